@@ -1,0 +1,1 @@
+"""Admission: weighted permits that return exactly once, whatever happens to the caller."""

@@ -1,0 +1,1 @@
+"""kvlanes as a program embeds it."""

@@ -1,0 +1,1 @@
+"""What owns tasks: the lanes, and dispatch with its deadline and drain."""
