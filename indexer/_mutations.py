@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
@@ -44,12 +44,12 @@ class Rank(_RankFields):
         return self.worker_id if self.dp_rank == 0 else f"{self.worker_id}:{self.dp_rank}"
 
 
-def _seconds(_: object, attribute: "attrs.Attribute[object]", value: float | None) -> None:
+def _seconds(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
     if value is not None and not value >= 0.0:  # also refuses NaN
         raise ValueError(f"{attribute.name} must be >= 0, got {value}")
 
 
-def _finite(_: object, attribute: "attrs.Attribute[object]", value: float) -> None:
+def _finite(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
     if math.isinf(value):
         raise ValueError(f"{attribute.name} must be finite, got {value}")
 
