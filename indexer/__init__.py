@@ -15,6 +15,9 @@ from kvlanes.indexer._identity import block_hashes as block_hashes
 from kvlanes.indexer._identity import engine_hash as engine_hash
 from kvlanes.indexer._identity import multimodal_key as multimodal_key
 from kvlanes.indexer._identity import sequence_hashes as sequence_hashes
+from kvlanes.indexer._lease_table import Coverage as Coverage
+from kvlanes.indexer._lease_table import LeaseStatistics as LeaseStatistics
+from kvlanes.indexer._lease_table import LeaseTable as LeaseTable
 from kvlanes.indexer._mutations import Applied as Applied
 from kvlanes.indexer._mutations import Clear as Clear
 from kvlanes.indexer._mutations import Lease as Lease
@@ -22,6 +25,9 @@ from kvlanes.indexer._mutations import Mutation as Mutation
 from kvlanes.indexer._mutations import Rank as Rank
 from kvlanes.indexer._mutations import Remove as Remove
 from kvlanes.indexer._mutations import Store as Store
+from kvlanes.indexer._positional import Depths as Depths
+from kvlanes.indexer._positional import PositionalIndex as PositionalIndex
+from kvlanes.indexer._positional import PositionalStatistics as PositionalStatistics
 from kvlanes.indexer._protocol import Expired as Expired
 from kvlanes.indexer._protocol import IndexBackend as IndexBackend
 from kvlanes.indexer._protocol import Overlap as Overlap

@@ -24,10 +24,11 @@ Remove
     have no name and are never reached. What lay behind stays held, and hidden.
 Clear
     Everything the rank held, confirmed and leased, goes and counts as `applied`.
-Refused by `MutationInvalid` before anything is written
-    Packed blocks whose length is no multiple of 8; not exactly one name a block in a confirmed
-    store; a name twice in one store; the parent's name among the store's own names; a lease
-    together with a parent or names; a lease without `ttl_seconds`.
+Refused before anything is written
+    By `PackedLengthInvalid`: packed blocks whose length is no multiple of 8.
+    By `MutationInvalid`: not exactly one name a block in a confirmed store; a name twice in one
+    store; the parent's name among the store's own names; a lease together with a parent or names;
+    a lease without `ttl_seconds`.
 Expire
     A lease ends when its deadline is at or before `now`, never earlier, and at most one tick
     later (ticks are the backend's matter; 0 here). Which of the due entries a limited call takes
@@ -55,16 +56,18 @@ from xxhash import xxh3_64_intdigest
 
 from kvlanes.indexer import (
     Applied,
+    BlockSizeMismatch,
     Clear,
     Expired,
     Mutation,
+    MutationInvalid,
+    PackedLengthInvalid,
     Prompt,
     Rank,
     Remove,
     Store,
     sequence_hashes,
 )
-from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid
 
 
 def digest_row(rank: Rank, path_hash: int, name: int) -> int:
@@ -142,7 +145,7 @@ class Holdings:
 def refuse_malformed(store: Store) -> None:
     blocks, names = len(store.blocks) // 8, store.sequence_hashes
     if len(store.blocks) % 8:
-        raise MutationInvalid(f"{len(store.blocks)} bytes are no whole number of 8-byte hashes")
+        raise PackedLengthInvalid(len(store.blocks))
     if store.lease is not None:
         if store.parent is not None or names or store.lease.ttl_seconds is None:
             raise MutationInvalid("a leased store has a TTL, no parent and no sequence hashes")

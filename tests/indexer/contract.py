@@ -1,0 +1,409 @@
+"""The contract of every index backend, for your own one too.
+
+Run it against a backend of yours: name a fixture `make_index` and collect the classes.
+
+    from tests.indexer.contract import CoverageContract as TestMyCoverage
+    from tests.indexer.contract_leases import LeaseContract as TestMyLeases
+
+    @pytest.fixture
+    def make_index():
+        return lambda: LeaseTable(MyIndex(16))
+
+`make_index()` answers an empty index of 16 tokens a block with the methods of `ContractIndex`.
+A backend without leases of its own takes part through `LeaseTable`, which brings the names,
+the digest and the statistics along, or skips `LeaseContract`.
+The definitions behind these tests stand in `tests/indexer/oracle.py`.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import pytest
+
+from kvlanes.indexer import (
+    Applied,
+    BlockSizeMismatch,
+    Clear,
+    IndexBackend,
+    IndexerError,
+    Mutation,
+    Prompt,
+    Rank,
+    Remove,
+    Store,
+)
+from tests.indexer.chains import A, B, C, extend, names, packed, prompt, remove, store
+
+
+class Counted(Protocol):
+    @property
+    def blocks(self) -> int: ...
+
+
+class ContractIndex(IndexBackend, Protocol):
+    def digest(self) -> str: ...
+
+    def statistics(self) -> Counted: ...
+
+    def check(self) -> None: ...
+
+
+MakeIndex: TypeAlias = Callable[[], ContractIndex]
+
+
+def feed(index: ContractIndex, *mutations: Mutation) -> list[Applied]:
+    """Apply in order, checking every invariant after each."""
+    results = []
+    for mutation in mutations:
+        results.append(index.apply(mutation, 0.0))
+        index.check()
+    return results
+
+
+def depths(index: ContractIndex, chain: Sequence[int]) -> dict[str, int]:
+    """What the overlap of a chain says, three ways that must agree."""
+    overlap = index.overlap(prompt(*chain))
+    scores = overlap.scores()
+    assert all(overlap.of(rank) == depth > 0 for rank, depth in scores.items())
+    assert overlap.best() == max(scores.values(), default=0)
+    return {str(rank): depth for rank, depth in scores.items()}
+
+
+FIVE = [1, 2, 3, 4, 5]
+
+
+class CoverageContract:
+    """Confirmed coverage: stores, removals, clears, departures, and what overlaps say of them."""
+
+    @pytest.fixture
+    def index(self, make_index: MakeIndex) -> ContractIndex:
+        return make_index()
+
+    # -- one rank, one chain ----------------------------------------------------------------
+
+    def test_stored_chain_is_found(self, index: ContractIndex) -> None:
+        assert feed(index, store(A, FIVE)) == [Applied(applied=5)]
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_duplicate_store_changes_nothing_and_counts_once(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE))
+        before = index.digest()
+        assert feed(index, store(A, FIVE)) == [Applied(duplicates=5)]
+        assert index.digest() == before
+
+    def test_continuation_is_no_duplicate(self, index: ContractIndex) -> None:
+        _, more = feed(index, store(A, [1, 2]), extend(A, [1, 2], [3, 4, 5]))
+        assert more == Applied(applied=3)
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_partly_known_store_counts_both_kinds(self, index: ContractIndex) -> None:
+        assert feed(index, store(A, [1, 2]), store(A, FIVE))[1] == Applied(3, 2)
+
+    def test_size_follows_stores_continuations_and_removals(self, index: ContractIndex) -> None:
+        sizes = []
+        steps: list[Mutation] = [
+            store(A, [1, 2, 3]),
+            store(A, [1, 2, 3]),
+            extend(A, [1, 2, 3], [4, 5]),
+        ]
+        steps += [remove(A, FIVE, 5), remove(A, FIVE, 1), remove(A, FIVE, 2, 3, 4)]
+        for step in steps:
+            feed(index, step)
+            sizes.append(index.statistics().blocks)
+        assert sizes == [3, 3, 5, 4, 3, 0]
+
+    def test_chain_of_parents(self, index: ContractIndex) -> None:
+        feed(index, store(A, [1]), *[extend(A, FIVE[:k], [k + 1]) for k in range(1, 5)])
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_several_chains_of_one_rank(self, index: ContractIndex) -> None:
+        feed(index, store(A, [1, 2]), store(A, [3, 4, 5]), store(A, [1, 6]))
+        assert [depths(index, c) for c in ([1, 2], [3, 4, 5], [1, 6])] == [
+            {"a": 2},
+            {"a": 3},
+            {"a": 2},
+        ]
+
+    def test_empty_prompt_and_miss(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE))
+        assert depths(index, []) == {}
+        assert depths(index, [9, 1, 2]) == {}
+        assert index.overlap(prompt(9)).best([A, B]) == 0
+
+    def test_partial_match_ends_at_the_divergence(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE))
+        assert depths(index, [1, 2, 9, 4, 5]) == {"a": 2}
+        assert depths(index, [*FIVE, 6, 7]) == {"a": 5}
+        assert depths(index, FIVE[:3]) == {"a": 3}
+
+    def test_tokens_find_what_tokens_stored(self, index: ContractIndex) -> None:
+        tokens = list(range(16 * 3 + 5))
+        whole = Prompt(tokens, 16)
+        feed(index, Store(A, None, whole.blocks, whole.sequence_hashes))
+        assert index.overlap(Prompt(tokens, 16)).scores() == {A: 3}
+        assert index.overlap(Prompt(tokens[:40], 16)).scores() == {A: 2}
+
+    def test_repeated_blocks_are_different_places(self, index: ContractIndex) -> None:
+        """One token over and over: four blocks, and the third removed leaves two."""
+        feed(index, store(A, [5, 5, 5, 5]))
+        assert depths(index, [5, 5, 5, 5, 5]) == {"a": 4}
+        feed(index, remove(A, [5, 5, 5, 5], 3))
+        assert depths(index, [5, 5, 5, 5]) == {"a": 2}
+        assert index.statistics().blocks == 3
+
+    def test_store_without_blocks_is_nothing(self, index: ContractIndex) -> None:
+        assert feed(index, Store(A, None, b""), Store(A, 77, b"")) == [Applied(), Applied()]
+        assert index.statistics().blocks == 0
+
+    # -- removal and holes ------------------------------------------------------------------
+
+    def test_removing_all_leaves_nothing(self, index: ContractIndex) -> None:
+        empty = index.digest()
+        _, removed = feed(index, store(A, FIVE), remove(A, FIVE))
+        assert removed == Applied(applied=5)
+        assert depths(index, FIVE) == {}
+        assert index.digest() == empty
+
+    def test_removing_the_last_block_shortens_by_one(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 5))
+        assert depths(index, FIVE) == {"a": 4}
+
+    def test_hole_hides_and_restoring_reveals(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 3))
+        assert depths(index, FIVE) == {"a": 2}
+        assert index.statistics().blocks == 4
+        assert feed(index, extend(A, [1, 2], [3])) == [Applied(applied=1)]
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_first_block_removed_hides_all(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 1))
+        assert depths(index, FIVE) == {}
+        feed(index, store(A, [1]))
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_hidden_block_is_still_a_parent(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 2))
+        assert feed(index, extend(A, FIVE, [6])) == [Applied(applied=1)]
+        assert depths(index, [*FIVE, 6]) == {"a": 1}
+        feed(index, extend(A, [1], [2]))
+        assert depths(index, [*FIVE, 6]) == {"a": 6}
+
+    def test_removed_block_is_no_parent(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 3))
+        assert feed(index, extend(A, [1, 2, 3], [9, 8])) == [Applied(missing_parent=2)]
+
+    @pytest.mark.parametrize("order", [FIVE, FIVE[::-1], [3, 1, 5, 2, 4]])
+    def test_order_within_a_removal_is_free(self, index: ContractIndex, order: list[int]) -> None:
+        removed = feed(index, store(A, FIVE), remove(A, FIVE, *order))[1]
+        assert removed == Applied(applied=5)
+        assert index.statistics().blocks == 0
+
+    @pytest.mark.parametrize("order", [FIVE, FIVE[::-1], [3, 1, 5, 2, 4]])
+    def test_batched_removal_equals_serial(self, make_index: MakeIndex, order: list[int]) -> None:
+        batched, serial = make_index(), make_index()
+        feed(batched, store(A, FIVE), store(B, FIVE), remove(A, FIVE, *order[:3]))
+        feed(serial, store(A, FIVE), store(B, FIVE), *[remove(A, FIVE, k) for k in order[:3]])
+        assert batched.digest() == serial.digest()
+        assert depths(batched, FIVE) == depths(serial, FIVE)
+
+    def test_batch_with_unknown_names_processes_all(self, index: ContractIndex) -> None:
+        known = names(FIVE)
+        batch = Remove(A, [known[4], 999, known[3], known[4]])
+        assert feed(index, store(A, FIVE), batch)[1] == Applied(applied=2, unknown=2)
+        assert depths(index, FIVE) == {"a": 3}
+
+    def test_removal_from_strangers_is_harmless(self, index: ContractIndex) -> None:
+        strangers: list[Mutation] = [remove(B, FIVE, 1, 2), Clear(B), Remove(B, [])]
+        results = feed(index, store(A, FIVE), *strangers)
+        assert results[1:] == [Applied(unknown=2), Applied(), Applied()]
+        assert index.drop("nobody") == 0
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_sibling_survives_removal_of_its_twin(self, index: ContractIndex) -> None:
+        feed(index, store(A, [1, 2, 3]), store(A, [1, 2, 4]), remove(A, [1, 2, 3], 3))
+        assert depths(index, [1, 2, 4]) == {"a": 3}
+        assert depths(index, [1, 2, 3]) == {"a": 2}
+
+    def test_block_stored_again_after_its_last_owner_left(self, index: ContractIndex) -> None:
+        """Emptied and stored again at the same key: the replacement must stay reachable."""
+        feed(index, store(A, FIVE))
+        for _ in range(3):
+            feed(index, remove(A, FIVE, 4, 5), extend(A, FIVE[:3], [4, 5]))
+            feed(index, remove(A, FIVE), store(A, FIVE))
+        assert depths(index, FIVE) == {"a": 5}
+
+    # -- more ranks -------------------------------------------------------------------------
+
+    def test_two_ranks_share_one_block_and_diverge(self, index: ContractIndex) -> None:
+        feed(index, store(A, [1, 2, 3]), store(B, [1, 4, 5]))
+        assert depths(index, [1, 2, 3]) == {"a": 3, "b": 1}
+        assert depths(index, [1, 4, 5]) == {"a": 1, "b": 3}
+
+    def test_parent_held_by_others_only_is_missing(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, [1]))
+        before = index.digest()
+        assert feed(index, extend(B, FIVE, [6, 7])) == [Applied(missing_parent=2)]
+        assert feed(index, extend(C, FIVE, [6, 7])) == [Applied(missing_parent=2)]
+        assert index.digest() == before
+        assert depths(index, FIVE) == {"a": 5, "b": 1}
+
+    def test_prefix_only_rank_reuses_the_suffix_then_appends(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, [1, 2]), extend(B, [1, 2], [3, 4, 5]))
+        feed(index, extend(B, FIVE, [6]))
+        assert depths(index, [*FIVE, 6]) == {"a": 5, "b": 6}
+
+    def test_removal_from_one_rank_leaves_the_others(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, FIVE), store(A, [1, 2, 3, 9]), remove(A, FIVE, 2))
+        assert depths(index, FIVE) == {"a": 1, "b": 5}
+        feed(index, extend(A, [1, 2, 3, 9], [10]))
+        feed(index, extend(A, [1], [2]))
+        assert depths(index, [1, 2, 3, 9, 10]) == {"a": 5, "b": 3}
+
+    def test_ranks_of_one_worker_are_apart(self, index: ContractIndex) -> None:
+        ranks = [Rank("w", dp) for dp in range(3)]
+        feed(index, *[store(rank, FIVE[: 2 + k]) for k, rank in enumerate(ranks)])
+        assert index.overlap(prompt(*FIVE)).scores() == dict(zip(ranks, [2, 3, 4]))
+
+    def test_clear_is_scoped_to_its_rank(self, index: ContractIndex) -> None:
+        left, right = Rank("w", 0), Rank("w", 1)
+        feed(index, store(left, FIVE), store(right, FIVE), store(A, FIVE))
+        assert feed(index, Clear(left)) == [Applied(applied=5)]
+        assert index.overlap(prompt(*FIVE)).scores() == {right: 5, A: 5}
+
+    def test_cleared_rank_can_be_used_again(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), Clear(A))
+        assert feed(index, extend(A, FIVE, [6])) == [Applied(missing_parent=1)]
+        assert feed(index, store(A, [1, 2]), Clear(A), Clear(A))[1:] == [Applied(2), Applied()]
+        feed(index, store(A, FIVE))
+        assert depths(index, FIVE) == {"a": 5}
+
+    def test_departure_takes_all_ranks_of_the_worker_only(self, index: ContractIndex) -> None:
+        left, right = Rank("w", 0), Rank("w", 1)
+        feed(index, store(left, FIVE), store(right, [1, 2]), store(A, FIVE))
+        assert index.drop("w") == 7
+        index.check()
+        assert depths(index, FIVE) == {"a": 5}
+        assert index.drop("w") == 0
+
+    def test_departure_of_one_rank(self, index: ContractIndex) -> None:
+        left, right = Rank("w", 0), Rank("w", 1)
+        feed(index, store(left, FIVE), store(right, [1, 2]))
+        assert index.drop("w", 1) == 2
+        assert index.overlap(prompt(*FIVE)).scores() == {left: 5}
+
+    def test_worker_that_left_comes_back_empty(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, FIVE))
+        assert index.drop("a") == 5
+        assert feed(index, extend(A, FIVE, [6])) == [Applied(missing_parent=1)]
+        feed(index, store(A, [1]))
+        assert depths(index, FIVE) == {"a": 1, "b": 5}
+
+    @pytest.mark.parametrize("order", [(A, B, C), (B, C, A), (C, B, A)])
+    def test_cycles_of_adding_and_removing_leave_no_trace(
+        self, index: ContractIndex, order: tuple[Rank, ...]
+    ) -> None:
+        empty, full = index.digest(), set()
+        for _ in range(3):
+            feed(index, *[store(rank, FIVE) for rank in order])
+            full.add(index.digest())
+            feed(index, *[remove(rank, FIVE) for rank in reversed(order)])
+            assert index.digest() == empty
+        assert len(full) == 1
+
+    # -- many random chains -----------------------------------------------------------------
+
+    def test_overlap_is_the_longest_common_prefix(self, make_index: MakeIndex) -> None:
+        """Random chains over two letters, three ranks, against a brute-force model."""
+        rng = random.Random(78)
+        for _ in range(100):
+            index, held = make_index(), list[tuple[Rank, list[int]]]()
+            for _ in range(4):
+                rank, chain = rng.choice([A, B, C]), rng.choices([0, 1], k=rng.randint(1, 12))
+                feed(index, store(rank, chain))
+                held.append((rank, chain))
+            for _ in range(100):
+                query = rng.choices([0, 1], k=rng.randint(0, 14))
+                assert depths(index, query) == brute_force(held, query)
+
+    def test_adapters_and_tenants_are_disjoint(self, index: ContractIndex) -> None:
+        tokens = list(range(64))
+        variants = [
+            Prompt(tokens, 16),
+            Prompt(tokens, 16, adapter="a"),
+            Prompt(tokens, 16, adapter="b"),
+            Prompt(tokens, 16, namespace="s"),
+            Prompt(tokens, 16, adapter="a", namespace="s"),
+        ]
+        for number, variant in enumerate(variants):
+            rank = Rank("w", number)
+            feed(index, Store(rank, None, variant.blocks, variant.sequence_hashes))
+        for number, variant in enumerate(variants):
+            assert index.overlap(variant).scores() == {Rank("w", number): 4}
+        assert index.overlap(Prompt(tokens, 16, adapter="unknown")).scores() == {}
+        index.apply(Remove(Rank("w", 1), variants[1].sequence_hashes), 0.0)
+        assert [index.overlap(v).best() for v in variants] == [4, 0, 4, 4, 4]
+
+    # -- overlaps are values ----------------------------------------------------------------
+
+    def test_overlap_does_not_change_with_the_index(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, [1, 2]))
+        taken = index.overlap(prompt(*FIVE))
+        feed(index, Clear(A), store(C, FIVE), extend(B, [1, 2], [3]))
+        index.drop("b")
+        feed(index, store(Rank("late"), FIVE))
+        assert (taken.of(A), taken.of(B), taken.of(C), taken.best()) == (5, 2, 0, 5)
+        assert taken.scores() == {A: 5, B: 2}
+
+    def test_best_among_the_eligible(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), store(B, [1, 2]))
+        overlap = index.overlap(prompt(*FIVE))
+        assert [overlap.best(x) for x in ([A, B], {B}, [C], ())] == [5, 2, 0, 0]
+
+    def test_overlap_changes_nothing(self, index: ContractIndex) -> None:
+        feed(index, store(A, FIVE), remove(A, FIVE, 3))
+        before = index.digest(), index.statistics()
+        for length in range(8):
+            depths(index, range(1, length + 1))
+        assert (index.digest(), index.statistics()) == before
+
+    def test_another_block_size_is_refused_with_both_numbers(self, index: ContractIndex) -> None:
+        with pytest.raises(BlockSizeMismatch, match=r"64.*16"):
+            index.overlap(Prompt(list(range(128)), 64))
+        assert index.block_size == 16
+
+    @pytest.mark.parametrize(
+        "malformed",
+        [
+            Store(A, None, packed([1, 2])[:-1], [1, 2]),
+            Store(A, None, packed([1, 2]), [1]),
+            Store(A, None, packed([1, 2]), ()),
+            Store(A, None, packed([1, 2]), [1, 2, 3]),
+            Store(A, None, packed([1, 2, 3]), [7, 8, 7]),
+            Store(A, names([9])[0], packed([1, 2]), [7, names([9])[0]]),
+        ],
+        ids=["torn", "too few names", "no names", "too many", "name twice", "own parent"],
+    )
+    def test_malformed_store_is_refused_before_it_writes(
+        self, index: ContractIndex, malformed: Store
+    ) -> None:
+        feed(index, store(A, [9]))
+        before = index.digest()
+        with pytest.raises(IndexerError) as refused:
+            index.apply(malformed, 0.0)
+        assert isinstance(refused.value, ValueError)
+        index.check()
+        assert index.digest() == before
+        assert depths(index, [1, 2, 3]) == {}
+
+
+def brute_force(held: list[tuple[Rank, list[int]]], query: list[int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for rank, chain in held:
+        common = sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(chain, query))
+        )
+        if common:
+            found[str(rank)] = max(common, found.get(str(rank), 0))
+    return found
