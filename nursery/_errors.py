@@ -1,0 +1,26 @@
+"""What lanes refuse and how they end: one base, each error also the nearest builtin."""
+
+import trio
+
+
+class LaneError(Exception):
+    """Base of everything that lanes raise on their own account."""
+
+
+class LaneBusy(LaneError, trio.WouldBlock):
+    """The lane has work queued, or its backend waits: the mutation cannot be applied right now."""
+
+
+class LaneClosed(LaneError, trio.ClosedResourceError):
+    """The lanes are closing: the mutation was not applied and never will be."""
+
+
+class LaneCrashed(LaneError, trio.BrokenResourceError):
+    """The index broke while this waited, and was replaced by an empty one.
+
+    The cause is chained. Every rank needs a resync; load and permits are untouched.
+    """
+
+
+class StaleIncarnation(LaneError, LookupError):
+    """The mutation belongs to an incarnation that a reset or a departure has ended."""

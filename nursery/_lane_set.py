@@ -1,0 +1,341 @@
+"""The lanes of one index: which lane a mutation goes to, and what spans several of them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import trio
+from trio.lowlevel import (
+    cancel_shielded_checkpoint,
+    checkpoint,
+    checkpoint_if_cancelled,
+    enable_ki_protection,
+)
+
+from kvlanes.indexer import Applied, IndexBackend, Lease, Mutation, Overlap, Prompt, Rank
+from kvlanes.nursery._errors import LaneBusy, LaneClosed, LaneCrashed
+from kvlanes.nursery._incarnations import Incarnation, Place, Places
+from kvlanes.nursery._lane import Lane, LaneStatistics
+from kvlanes.nursery._owner import CRASHES_A_MINUTE, CrashLog, IndexOwner, crashed, logger
+from kvlanes.nursery._queue import Barrier, Entry, LaneQueue
+
+CALLS_A_SCHEDULING_POINT = 32
+
+
+@attrs.frozen
+class LaneSetStatistics:
+    """All lanes at one moment.
+
+    Attributes:
+        lanes: One snapshot a lane, in lane order.
+        crashes: How often the index broke and was replaced.
+        resync: Ranks whose coverage was lost in a crash and which nobody has reset since.
+    """
+
+    lanes: tuple[LaneStatistics, ...]
+    crashes: int
+    resync: frozenset[Rank]
+
+    def total(self, name: str) -> float:
+        """The sum of one figure over all lanes, by its name in `LaneStatistics`."""
+        return float(sum(getattr(lane, name) for lane in self.lanes))
+
+
+class LaneSet:
+    """Ordered mutations, leases and expiry for one index; `open_lanes` makes one.
+
+    A rank sits on one lane, and that lane's order is the order of everything that happens to the
+    rank. The lane set is the only writer of its places, its index owner of the index.
+    """
+
+    __slots__ = (
+        "_crashes",
+        "_credit",
+        "_ended",
+        "_failed",
+        "_failure",
+        "_lanes",
+        "_owner",
+        "_places",
+        "_resync",
+    )
+
+    def __init__(
+        self,
+        make_index: Callable[[], IndexBackend],
+        *,
+        lanes: int,
+        queue_capacity: int,
+        default_lease: Lease,
+        in_place: bool,
+    ) -> None:
+        self._owner = IndexOwner(make_index, self._crash)
+        self._lanes = [
+            Lane(self._owner, default_lease, LaneQueue(queue_capacity), in_place)
+            for _ in range(lanes)
+        ]
+        self._places: Places[Lane] = Places(self._lanes)
+        self._credit = CALLS_A_SCHEDULING_POINT
+        self._crashes = CrashLog()
+        self._resync: set[Rank] = set()
+        self._failure: LaneCrashed | None = None
+        self._failed = trio.Event()
+        self._ended = Barrier(lanes, lambda: None)
+
+    # -- mutations
+
+    def attach(self, rank: Rank) -> Incarnation:
+        """The living incarnation of `rank`, a new one if it has none. Never a checkpoint.
+
+        The first use gives the rank a lane, round robin, which it keeps.
+        """
+        return self._locate(rank, None)[1]
+
+    async def apply(self, mutation: Mutation, incarnation: Incarnation | None = None) -> Applied:
+        """Apply one mutation in its rank's order and return what it did.
+
+        Always a cancellation point; counted over the whole lane set a scheduling point at least
+        every 32nd call. On an idle lane it costs no task switch. `Cancelled` before the mutation
+        is accepted means it was not applied; out of a queued call it means that nobody here
+        knows: it will be applied in its turn, with its lease.
+
+        Args:
+            mutation: A `Lease(None)` in it takes the default TTL of the lanes.
+            incarnation: From `attach`, compared when the mutation is applied; `None` is the one
+                that lives at this call.
+
+        Raises:
+            StaleIncarnation: A reset or departure ended the incarnation first.
+            IndexerError: The index refused the mutation; nothing was written.
+            LaneCrashed: The index broke; the cause is chained.
+            LaneClosed: The lanes are closing; it was not applied.
+        """
+        await checkpoint_if_cancelled()
+        place, incarnation = self._locate(mutation.rank, incarnation)
+        if not place.lane.idle:
+            entry = Entry(place, incarnation, mutation)
+            place.lane.queue.submit(entry)
+            return await place.lane.queue.settled(entry)
+        applied = place.lane.step(place, incarnation, mutation)
+        if self._scheduling_point_due():
+            await cancel_shielded_checkpoint()
+        return applied
+
+    def apply_nowait(self, mutation: Mutation, incarnation: Incarnation | None = None) -> Applied:
+        """`apply` for an idle lane. Never a checkpoint.
+
+        Raises:
+            LaneBusy: Something is queued before it, or the backend waits.
+            StaleIncarnation, IndexerError, LaneCrashed, LaneClosed: As in `apply`.
+        """
+        place, incarnation = self._locate(mutation.rank, incarnation)
+        if place.lane.idle:
+            return place.lane.step(place, incarnation, mutation)
+        if place.lane.queue.closed:
+            raise LaneClosed("the lanes are closing")
+        raise LaneBusy(f"{place.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
+
+    async def apply_many(
+        self, mutations: Iterable[Mutation], incarnation: Incarnation | None = None
+    ) -> list[Applied]:
+        """Apply several mutations, each in its rank's order. Always a checkpoint.
+
+        All of them are tried, whatever becomes of one; then the first error is raised. They are
+        no transaction: other callers' mutations may come between, and a cancelled call leaves
+        what it has accepted to be applied. O(mutations).
+
+        Raises:
+            StaleIncarnation, IndexerError, LaneCrashed, LaneClosed: As in `apply`.
+        """
+        await checkpoint()
+        entries: list[Entry] = []
+        for mutation in mutations:
+            entry = self._begin(mutation, incarnation)
+            entries.append(entry)
+            if entry in entry.place.lane.queue.overflow:
+                await entry.place.lane.queue.done(entry)
+            elif self._scheduling_point_due():
+                await checkpoint()
+        for entry in entries:
+            if entry.result is None:
+                await entry.place.lane.queue.done(entry)
+        return [entry.unwrap() for entry in entries]
+
+    def post(self, mutation: Mutation, incarnation: Incarnation | None = None) -> bool:
+        """Hand over a mutation whose outcome nobody waits for. Never a checkpoint.
+
+        Returns:
+            Whether it was accepted. `False`: the queue was full or closed; counted as dropped.
+            What becomes of an accepted one is counted only.
+        """
+        place, incarnation = self._locate(mutation.rank, incarnation)
+        lane = place.lane
+        if not lane.idle and (lane.queue.closed or lane.queue.full):
+            lane.counts.posts_dropped += 1
+            return False
+        self._begin(mutation, incarnation)
+        return True
+
+    def _begin(self, mutation: Mutation, incarnation: Incarnation | None) -> Entry:
+        """Apply in place, or queue: either way the entry's result will tell."""
+        place, incarnation = self._locate(mutation.rank, incarnation)
+        entry = Entry(place, incarnation, mutation)
+        if place.lane.idle:
+            entry.settle(place.lane.outcome(entry))
+        else:
+            place.lane.queue.submit(entry)
+        return entry
+
+    def _scheduling_point_due(self) -> bool:
+        """Counts calls over the whole lane set: many lanes must not starve the loop together."""
+        self._credit -= 1
+        if self._credit:
+            return False
+        self._credit = CALLS_A_SCHEDULING_POINT
+        return True
+
+    def _locate(
+        self, rank: Rank, incarnation: Incarnation | None
+    ) -> tuple[Place[Lane], Incarnation]:
+        """The rank's place, and the incarnation the caller means. Never a checkpoint."""
+        place = self._places.table.get(rank)
+        if incarnation is not None:
+            # Departed for good: a place that no incarnation lives in, so applying refuses it.
+            return place or Place(rank, self._lanes[0]), incarnation
+        if place is None or place.current is None:
+            place = self._attach(rank)
+        assert place.current is not None
+        return place, place.current
+
+    @enable_ki_protection
+    def _attach(self, rank: Rank) -> Place[Lane]:
+        place = self._places.attach(rank)
+        place.lane.ranks.add(rank)
+        # The factory may have filled the index: have this rank's leases looked up once.
+        place.lane.wake_by(trio.current_time())
+        return place
+
+    # -- reading
+
+    def overlap(self, prompt: Prompt) -> Overlap:
+        """How deep each rank's coverage of `prompt` reaches, now. Never a checkpoint."""
+        return self._owner.index.overlap(prompt)
+
+    def statistics(self) -> LaneSetStatistics:
+        """What waits, what was done, what was lost. Never a checkpoint. O(lanes + lost ranks)."""
+        lanes = tuple(lane.statistics() for lane in self._lanes)
+        return LaneSetStatistics(lanes, self._crashes.count, frozenset(self._resync))
+
+    # -- barriers
+
+    async def reset(self, rank: Rank) -> Incarnation:
+        """End the rank's coverage and incarnation, and start its next one. Always a checkpoint.
+
+        Takes effect at the call: what is queued for the old incarnation settles as stale. An
+        unknown rank gets a lane. Returns when nothing of the old incarnation is queued.
+
+        Returns:
+            The incarnation that lives from this call on.
+        """
+        barrier = self._depart(rank.worker_id, rank.dp_rank, again=rank)
+        incarnation = self.attach(rank)
+        await barrier.wait()
+        return incarnation
+
+    async def drop(self, worker_id: str, dp_rank: int | None = None) -> None:
+        """`drop_nowait`, and wait until nothing of the worker is queued. Always a checkpoint."""
+        await self._depart(worker_id, dp_rank).wait()
+
+    def drop_nowait(self, worker_id: str, dp_rank: int | None = None) -> None:
+        """End a worker's coverage and incarnations (or one rank's), now. Never a checkpoint.
+
+        What is queued for them settles as stale. An unknown worker takes no lane. The rank may be
+        registered again at once, with a new incarnation that nothing of the old one reaches.
+        """
+        self._depart(worker_id, dp_rank)
+
+    @enable_ki_protection
+    def _depart(self, worker_id: str, dp_rank: int | None, again: Rank | None = None) -> Barrier:
+        """Revoke, retire and post the barrier in one step; `again` begins its next life in it."""
+        places = self._places.revoke(worker_id, dp_rank)
+        self._owner.drop(worker_id, dp_rank)
+        self._resync -= {place.rank for place in places}
+        if again is not None:
+            self._attach(again)
+        lanes = [lane for lane in self._lanes if any(place.lane is lane for place in places)]
+        return self._barrier(lanes, lambda: self._departed(places))
+
+    def _departed(self, places: list[Place[Lane]]) -> None:
+        for place in self._places.departed(places):
+            place.lane.ranks.discard(place.rank)
+
+    async def flush(self) -> None:
+        """Return when all that was queued at this call is settled. Always a checkpoint."""
+        await self._barrier(self._lanes, lambda: None).wait()
+
+    async def dump(self) -> object:
+        """The index's dump, taken when all that was queued at this call is settled.
+
+        Always a checkpoint. O(index), in one piece.
+        """
+        return await self._barrier(self._lanes, self._dump).wait()
+
+    def _dump(self) -> object:
+        index: Any = self._owner.index
+        return index.dump(trio.current_time())
+
+    @enable_ki_protection
+    def _barrier(self, lanes: list[Lane], finish: Callable[[], object]) -> Barrier:
+        """Post to all lanes in one step, so that no cancellation leaves half a barrier."""
+        barrier = Barrier(len(lanes), finish)
+        if not lanes:
+            barrier.arrive()
+        for lane in lanes:
+            lane.pass_barrier(barrier)
+        return barrier
+
+    # -- life
+
+    def _crash(self, error: Exception) -> None:
+        """Replace the broken index; runs inside the write that broke it. Incarnations stay."""
+        logger.error("the index crashed and is replaced by an empty one", exc_info=error)
+        self._resync |= self._places.table.keys()
+        for lane in self._lanes:
+            lane.fail_queued(lambda: crashed(error))
+        try:
+            self._owner.replace()
+        except Exception as again:
+            self._escalate(again, "and its factory failed")
+        if self._crashes.note(trio.current_time()):
+            self._escalate(error, f"{CRASHES_A_MINUTE + 1} times in a minute")
+
+    def _escalate(self, error: Exception, how: str) -> None:
+        """Tell who opened the lanes, through a task of theirs, whichever task crashed."""
+        self._failure = LaneCrashed(f"the index crashed {how}: {error!r}")
+        self._failure.__cause__ = error
+        self._failed.set()
+        self.refuse()
+
+    async def _watch(self) -> None:
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    def start(self, nursery: trio.Nursery) -> None:
+        for lane in self._lanes:
+            nursery.start_soon(lane.run, self._ended.arrive)
+        nursery.start_soon(self._watch)
+
+    async def ended(self) -> None:
+        """All lanes have settled what was queued. Always a checkpoint."""
+        await self._ended.wait()
+
+    def refuse(self) -> None:
+        """Accept nothing more; the lanes end when they have settled what is queued."""
+        for lane in self._lanes:
+            lane.queue.close()
+
+    def stop(self) -> None:
+        """The drain's time is over."""
+        for lane in self._lanes:
+            lane.scope.cancel()

@@ -1,0 +1,70 @@
+"""Opening and closing lanes: who owns their tasks, and for how long."""
+
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from kvlanes.indexer import IndexBackend, Lease
+from kvlanes.nursery._bare_nursery import open_bare_nursery
+from kvlanes.nursery._lane_set import LaneSet
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+@asynccontextmanager
+async def open_lanes(
+    make_index: Callable[[], IndexBackend],
+    *,
+    lanes: int = 4,
+    queue_capacity: int = 16_384,
+    ttl_seconds: float = 120.0,
+    drain_seconds: float = 5.0,
+    in_place: bool = True,
+) -> AsyncIterator[LaneSet]:
+    """Run the lanes of one index for as long as the `async with` block.
+
+    Leaving refuses new mutations, lets the lanes settle what is queued for at most
+    `drain_seconds`, cancelled or not, and tells whoever is left `LaneClosed`. A single error of
+    the block leaves as itself.
+
+    Args:
+        make_index: Called once, and again after each crash of the index it made.
+        lanes: How many; each rank sits on one.
+        queue_capacity: Accepted mutations that may wait, a lane. Beyond it `apply` waits for room
+            and `post` drops; barriers do not count.
+        ttl_seconds: What a `Lease` without a TTL gets.
+        drain_seconds: The longest that closing waits for the queues.
+        in_place: `False` queues every mutation, also on an idle lane: the same order, slower.
+
+    Raises:
+        ValueError: A count below 1, or negative seconds.
+        LaneCrashed: The index broke more than three times within a minute, or its factory failed.
+    """
+    _at_least_one("lanes", lanes)
+    _at_least_one("queue_capacity", queue_capacity)
+    if not 0 <= drain_seconds < math.inf:
+        raise ValueError(f"drain_seconds must be finite and >= 0, got {drain_seconds}")
+    lane_set = LaneSet(
+        make_index,
+        lanes=lanes,
+        queue_capacity=queue_capacity,
+        default_lease=Lease(ttl_seconds),
+        in_place=in_place,
+    )
+    async with open_bare_nursery() as nursery:
+        lane_set.start(nursery)
+        try:
+            yield lane_set
+        finally:
+            lane_set.refuse()
+            try:
+                with trio.CancelScope(shield=True, relative_deadline=drain_seconds):
+                    await lane_set.ended()
+            finally:
+                lane_set.stop()
+                nursery.cancel_scope.cancel()
