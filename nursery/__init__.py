@@ -1,6 +1,13 @@
 """What owns tasks: the lanes, and dispatch with its deadline and drain."""
 
 from kvlanes.nursery._bare_nursery import open_bare_nursery as open_bare_nursery
+from kvlanes.nursery._dispatch import Completed as Completed
+from kvlanes.nursery._dispatch import DeadlineExpired as DeadlineExpired
+from kvlanes.nursery._dispatch import DispatchExpired as DispatchExpired
+from kvlanes.nursery._dispatch import Ending as Ending
+from kvlanes.nursery._dispatch import Failed as Failed
+from kvlanes.nursery._dispatch import WorkCancelled as WorkCancelled
+from kvlanes.nursery._dispatch import dispatch as dispatch
 from kvlanes.nursery._errors import LaneBusy as LaneBusy
 from kvlanes.nursery._errors import LaneClosed as LaneClosed
 from kvlanes.nursery._errors import LaneCrashed as LaneCrashed
