@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 
+from kvlanes.indexer._errors import BlockSizeMismatch
 from kvlanes.indexer._identity import Prompt
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
 from kvlanes.indexer._names import Names, block_count
@@ -114,7 +115,10 @@ class _Timers:
 
     def check(self) -> None:
         finite = {place for place, deadline in self.deadlines.items() if deadline < math.inf}
-        assert finite == self.armed.keys(), (finite, self.armed)
+        assert finite <= self.armed.keys() <= self.deadlines.keys(), self
+        early = [tick * self.tick_seconds for tick in self.armed.values()]
+        ends = [self.deadlines[place] + self.tick_seconds for place in self.armed]
+        assert all(fire <= end for fire, end in zip(early, ends)), self
         assert self.ticks == sorted(self.buckets), self.ticks
         entries = [(place, tick) for tick, bucket in self.buckets.items() for place in bucket]
         assert sorted(entries) == sorted(self.armed.items()), entries
@@ -247,7 +251,13 @@ class LeaseTable:
             self._inner.apply(Remove(rank, places), now)
 
     def overlap(self, prompt: Prompt) -> Overlap:
-        """How deep each rank's coverage reaches, as the backend answers it."""
+        """How deep each rank's coverage reaches, as the backend answers it.
+
+        Raises:
+            BlockSizeMismatch: The prompt has blocks of another size.
+        """
+        if prompt.block_size != self._inner.block_size:
+            raise BlockSizeMismatch(prompt.block_size, self._inner.block_size)
         return self._inner.overlap(prompt)
 
     def expire(

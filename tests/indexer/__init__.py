@@ -2,6 +2,5 @@
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tests.indexer.contract", "tests.indexer.contract_leases", "tests.indexer.machines"
-)
+for _module in ("contract", "contract_leases", "contract_long", "contract_ranks", "machines"):
+    pytest.register_assert_rewrite(f"{__name__}.{_module}")

@@ -15,8 +15,6 @@ the digest and the statistics along, or skips `LeaseContract`.
 The definitions behind these tests stand in `tests/indexer/oracle.py`.
 """
 
-import itertools
-import random
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -30,11 +28,10 @@ from kvlanes.indexer import (
     IndexerError,
     Mutation,
     Prompt,
-    Rank,
     Remove,
     Store,
 )
-from tests.indexer.chains import A, B, C, extend, names, packed, prompt, remove, store
+from tests.indexer.chains import A, B, extend, names, packed, prompt, remove, store
 
 
 class Counted(Protocol):
@@ -234,140 +231,6 @@ class CoverageContract:
             feed(index, remove(A, FIVE), store(A, FIVE))
         assert depths(index, FIVE) == {"a": 5}
 
-    # -- more ranks -------------------------------------------------------------------------
-
-    def test_two_ranks_share_one_block_and_diverge(self, index: ContractIndex) -> None:
-        feed(index, store(A, [1, 2, 3]), store(B, [1, 4, 5]))
-        assert depths(index, [1, 2, 3]) == {"a": 3, "b": 1}
-        assert depths(index, [1, 4, 5]) == {"a": 1, "b": 3}
-
-    def test_parent_held_by_others_only_is_missing(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, [1]))
-        before = index.digest()
-        assert feed(index, extend(B, FIVE, [6, 7])) == [Applied(missing_parent=2)]
-        assert feed(index, extend(C, FIVE, [6, 7])) == [Applied(missing_parent=2)]
-        assert index.digest() == before
-        assert depths(index, FIVE) == {"a": 5, "b": 1}
-
-    def test_prefix_only_rank_reuses_the_suffix_then_appends(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, [1, 2]), extend(B, [1, 2], [3, 4, 5]))
-        feed(index, extend(B, FIVE, [6]))
-        assert depths(index, [*FIVE, 6]) == {"a": 5, "b": 6}
-
-    def test_removal_from_one_rank_leaves_the_others(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, FIVE), store(A, [1, 2, 3, 9]), remove(A, FIVE, 2))
-        assert depths(index, FIVE) == {"a": 1, "b": 5}
-        feed(index, extend(A, [1, 2, 3, 9], [10]))
-        feed(index, extend(A, [1], [2]))
-        assert depths(index, [1, 2, 3, 9, 10]) == {"a": 5, "b": 3}
-
-    def test_ranks_of_one_worker_are_apart(self, index: ContractIndex) -> None:
-        ranks = [Rank("w", dp) for dp in range(3)]
-        feed(index, *[store(rank, FIVE[: 2 + k]) for k, rank in enumerate(ranks)])
-        assert index.overlap(prompt(*FIVE)).scores() == dict(zip(ranks, [2, 3, 4]))
-
-    def test_clear_is_scoped_to_its_rank(self, index: ContractIndex) -> None:
-        left, right = Rank("w", 0), Rank("w", 1)
-        feed(index, store(left, FIVE), store(right, FIVE), store(A, FIVE))
-        assert feed(index, Clear(left)) == [Applied(applied=5)]
-        assert index.overlap(prompt(*FIVE)).scores() == {right: 5, A: 5}
-
-    def test_cleared_rank_can_be_used_again(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), Clear(A))
-        assert feed(index, extend(A, FIVE, [6])) == [Applied(missing_parent=1)]
-        assert feed(index, store(A, [1, 2]), Clear(A), Clear(A))[1:] == [Applied(2), Applied()]
-        feed(index, store(A, FIVE))
-        assert depths(index, FIVE) == {"a": 5}
-
-    def test_departure_takes_all_ranks_of_the_worker_only(self, index: ContractIndex) -> None:
-        left, right = Rank("w", 0), Rank("w", 1)
-        feed(index, store(left, FIVE), store(right, [1, 2]), store(A, FIVE))
-        assert index.drop("w") == 7
-        index.check()
-        assert depths(index, FIVE) == {"a": 5}
-        assert index.drop("w") == 0
-
-    def test_departure_of_one_rank(self, index: ContractIndex) -> None:
-        left, right = Rank("w", 0), Rank("w", 1)
-        feed(index, store(left, FIVE), store(right, [1, 2]))
-        assert index.drop("w", 1) == 2
-        assert index.overlap(prompt(*FIVE)).scores() == {left: 5}
-
-    def test_worker_that_left_comes_back_empty(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, FIVE))
-        assert index.drop("a") == 5
-        assert feed(index, extend(A, FIVE, [6])) == [Applied(missing_parent=1)]
-        feed(index, store(A, [1]))
-        assert depths(index, FIVE) == {"a": 1, "b": 5}
-
-    @pytest.mark.parametrize("order", [(A, B, C), (B, C, A), (C, B, A)])
-    def test_cycles_of_adding_and_removing_leave_no_trace(
-        self, index: ContractIndex, order: tuple[Rank, ...]
-    ) -> None:
-        empty, full = index.digest(), set()
-        for _ in range(3):
-            feed(index, *[store(rank, FIVE) for rank in order])
-            full.add(index.digest())
-            feed(index, *[remove(rank, FIVE) for rank in reversed(order)])
-            assert index.digest() == empty
-        assert len(full) == 1
-
-    # -- many random chains -----------------------------------------------------------------
-
-    def test_overlap_is_the_longest_common_prefix(self, make_index: MakeIndex) -> None:
-        """Random chains over two letters, three ranks, against a brute-force model."""
-        rng = random.Random(78)
-        for _ in range(100):
-            index, held = make_index(), list[tuple[Rank, list[int]]]()
-            for _ in range(4):
-                rank, chain = rng.choice([A, B, C]), rng.choices([0, 1], k=rng.randint(1, 12))
-                feed(index, store(rank, chain))
-                held.append((rank, chain))
-            for _ in range(100):
-                query = rng.choices([0, 1], k=rng.randint(0, 14))
-                assert depths(index, query) == brute_force(held, query)
-
-    def test_adapters_and_tenants_are_disjoint(self, index: ContractIndex) -> None:
-        tokens = list(range(64))
-        variants = [
-            Prompt(tokens, 16),
-            Prompt(tokens, 16, adapter="a"),
-            Prompt(tokens, 16, adapter="b"),
-            Prompt(tokens, 16, namespace="s"),
-            Prompt(tokens, 16, adapter="a", namespace="s"),
-        ]
-        for number, variant in enumerate(variants):
-            rank = Rank("w", number)
-            feed(index, Store(rank, None, variant.blocks, variant.sequence_hashes))
-        for number, variant in enumerate(variants):
-            assert index.overlap(variant).scores() == {Rank("w", number): 4}
-        assert index.overlap(Prompt(tokens, 16, adapter="unknown")).scores() == {}
-        index.apply(Remove(Rank("w", 1), variants[1].sequence_hashes), 0.0)
-        assert [index.overlap(v).best() for v in variants] == [4, 0, 4, 4, 4]
-
-    # -- overlaps are values ----------------------------------------------------------------
-
-    def test_overlap_does_not_change_with_the_index(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, [1, 2]))
-        taken = index.overlap(prompt(*FIVE))
-        feed(index, Clear(A), store(C, FIVE), extend(B, [1, 2], [3]))
-        index.drop("b")
-        feed(index, store(Rank("late"), FIVE))
-        assert (taken.of(A), taken.of(B), taken.of(C), taken.best()) == (5, 2, 0, 5)
-        assert taken.scores() == {A: 5, B: 2}
-
-    def test_best_among_the_eligible(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), store(B, [1, 2]))
-        overlap = index.overlap(prompt(*FIVE))
-        assert [overlap.best(x) for x in ([A, B], {B}, [C], ())] == [5, 2, 0, 0]
-
-    def test_overlap_changes_nothing(self, index: ContractIndex) -> None:
-        feed(index, store(A, FIVE), remove(A, FIVE, 3))
-        before = index.digest(), index.statistics()
-        for length in range(8):
-            depths(index, range(1, length + 1))
-        assert (index.digest(), index.statistics()) == before
-
     def test_another_block_size_is_refused_with_both_numbers(self, index: ContractIndex) -> None:
         with pytest.raises(BlockSizeMismatch, match=r"64.*16"):
             index.overlap(Prompt(list(range(128)), 64))
@@ -396,14 +259,3 @@ class CoverageContract:
         index.check()
         assert index.digest() == before
         assert depths(index, [1, 2, 3]) == {}
-
-
-def brute_force(held: list[tuple[Rank, list[int]]], query: list[int]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for rank, chain in held:
-        common = sum(
-            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(chain, query))
-        )
-        if common:
-            found[str(rank)] = max(common, found.get(str(rank), 0))
-    return found

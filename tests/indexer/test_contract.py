@@ -2,18 +2,17 @@
 
 import pytest
 
-from kvlanes.indexer import LeaseTable, PositionalIndex
+from tests.indexer.backends import LEASED, WITHOUT_LEASES
 from tests.indexer.contract import CoverageContract as TestCoverage
 from tests.indexer.contract import MakeIndex
-from tests.indexer.oracle import Oracle
+from tests.indexer.contract_long import LongContract as TestLong
+from tests.indexer.contract_ranks import NameContract as TestNames
+from tests.indexer.contract_ranks import OverlapContract as TestOverlap
+from tests.indexer.contract_ranks import RankContract as TestRanks
 
-__all__ = ["TestCoverage"]
+__all__ = ["TestCoverage", "TestLong", "TestNames", "TestOverlap", "TestRanks"]
 
-BACKENDS: dict[str, MakeIndex] = {
-    "oracle": lambda: Oracle(16),
-    "positional": lambda: PositionalIndex(16),
-    "leased positional": lambda: LeaseTable(PositionalIndex(16)),
-}
+BACKENDS = LEASED | WITHOUT_LEASES
 
 
 @pytest.fixture(params=BACKENDS)
