@@ -3,6 +3,7 @@
 A dispatch is a child of a nursery that its owner names, not of the caller: the caller can return
 at its bound while work that ignores its cancellation keeps its owner and what it holds.
 """
+# flake8: noqa: ASYNC910 - a child is a checkpoint where its work is one
 
 import logging
 import math
@@ -133,7 +134,7 @@ class Job(Generic[T]):
     _cut: Exception | None = None
     _disowned: bool = False
 
-    async def run(  # noqa: ASYNC910 - the work decides
+    async def run(
         self,
         work: Callable[[*Ts], Awaitable[T]],
         args: tuple[*Ts],
@@ -148,9 +149,7 @@ class Job(Generic[T]):
         finally:
             self._finish()
 
-    async def _capture(  # noqa: ASYNC910 - the work decides
-        self, work: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]
-    ) -> None:
+    async def _capture(self, work: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> None:
         try:
             with self.scope:
                 self.outcome = Completed(await work(*args))
