@@ -1,0 +1,280 @@
+"""One client connection: requests in, responses out, and the moment the client leaves.
+
+Two tasks share a connection. The *reader* owns the receiving side: it moves bytes into the inbox
+and is the only one that sees the end of the stream. The *server* owns everything else: it parses,
+runs the handler, sends. When the stream ends while a handler runs, the reader cancels it: nobody
+is left to take the answer.
+
+A half-closed client counts as gone. A client that was killed and one that only closed its sending
+side look the same from here, and work for nobody costs more than the rare client that half-closes
+and still wants its answer.
+"""
+# flake8: noqa: ASYNC910 - steps of one task; which of them waits depends on what has arrived
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import attrs
+import h11
+import trio
+
+from kvlanes.engine.http._decoding import Decoder, decoder
+from kvlanes.engine.http._inbox import Inbox
+from kvlanes.engine.http._limits import HttpLimits
+from kvlanes.engine.http._messages import (
+    BodiesBusy,
+    BodyBroken,
+    BodyLate,
+    BodyTooLarge,
+    HttpError,
+    HttpRequest,
+    HttpResponse,
+)
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Refusal: TypeAlias = Callable[[int], HttpResponse]
+
+_log = logging.getLogger("kvlanes.engine.http")
+_CHUNK_BYTES = 64 * 1024
+
+
+@attrs.define(eq=False)
+class Bodies:
+    """Body bytes of all requests in flight. Connections take and give back; nobody waits."""
+
+    limit_bytes: int
+    used_bytes: int = 0
+
+    def take(self, count: int) -> None:
+        if self.used_bytes + count > self.limit_bytes:
+            raise BodiesBusy(self.limit_bytes)
+        self.used_bytes += count
+
+    def give_back(self, count: int) -> None:
+        self.used_bytes -= count
+
+
+class Connection:
+    """Serves one stream until either side is done with it."""
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        handler: Handler,
+        refuse: Refusal,
+        limits: HttpLimits,
+        bodies: Bodies,
+    ) -> None:
+        self._stream = stream
+        self._handler = handler
+        self._refuse = refuse
+        self._limits = limits
+        self._bodies = bodies
+        self._inbox = Inbox(limits.pipelined_bytes)
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._stopping = False
+        self._body_bytes = 0  # of the current request, as counted in `bodies`
+        self._body_deadline = 0.0
+        self._idle: trio.CancelScope | None = None  # waits for the next request
+        self._handling: trio.CancelScope | None = None  # runs the handler
+
+    async def serve(self) -> None:
+        """Serve requests until the client leaves, a limit ends the connection, or `stop`."""
+        try:
+            async with self._stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                await self._serve_requests()
+                nursery.cancel_scope.cancel()
+        except* trio.BrokenResourceError:
+            pass  # the client went away while we were sending
+
+    def stop(self) -> None:
+        """Take no further request; one that is being served is finished."""
+        self._stopping = True
+        if self._idle is not None:
+            self._idle.cancel()
+
+    def cut(self) -> None:
+        """Cancel the handler that still runs; its client is told that the server stops."""
+        if self._handling is not None:
+            self._handling.cancel()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data = await self._stream.receive_some(_CHUNK_BYTES)
+            except trio.BrokenResourceError:
+                break
+            if not data:
+                break
+            await self._inbox.put(data)
+        self._inbox.end()
+        if self._handling is not None:
+            self._handling.cancel()
+
+    async def _serve_requests(self) -> None:
+        patience_seconds = self._limits.head_seconds
+        while not self._stopping:
+            try:
+                head = await self._head(patience_seconds)
+            except h11.RemoteProtocolError as error:
+                if self._inbox.ended:
+                    return None
+                return await self._turn_away(error.error_status_hint)
+            except BodyLate:
+                return await self._turn_away(408)
+            if head is None or not await self._exchange(head):
+                return
+            patience_seconds = self._limits.idle_seconds
+
+    async def _head(self, patience_seconds: float) -> h11.Request | None:
+        """The next request line and headers, `None` when no more requests come."""
+        event: object = self._h11.next_event()
+        if event is h11.NEED_DATA:
+            with trio.CancelScope(relative_deadline=patience_seconds) as self._idle:
+                self._h11.receive_data(await self._inbox.take())
+            if self._idle.cancelled_caught:
+                return None
+            self._idle = None
+            event = await self._finish_head(self._h11.next_event())
+        if not isinstance(event, h11.Request):
+            return None
+        if sum(len(name) + len(value) + 4 for name, value in event.headers) > (
+            self._limits.head_bytes
+        ):
+            raise h11.RemoteProtocolError("headers too large", error_status_hint=431)
+        return event
+
+    async def _finish_head(self, event: object) -> object:
+        if event is not h11.NEED_DATA:
+            return event
+        with trio.move_on_after(self._limits.head_seconds):
+            return await self._event()
+        raise BodyLate(self._limits.head_seconds)
+
+    async def _event(self) -> object:
+        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            self._h11.receive_data(await self._inbox.take())
+        return event
+
+    async def _exchange(self, head: h11.Request) -> bool:
+        """One request and its response; whether the connection can carry another."""
+        path, _, query = head.target.decode("ascii").partition("?")
+        headers = tuple(head.headers)
+        request = HttpRequest(
+            head.method.decode("ascii"), path, query, headers, lambda: self._body(request)
+        )
+        self._body_deadline = trio.current_time() + self._limits.body_seconds
+        self._inbox.watch(not any(name in _FRAMING for name, _ in headers))
+        try:
+            response = await self._handled(request)
+            if response is None:
+                return False
+            self._skim()
+            await self._respond(response, bodiless=request.method == "HEAD")
+        finally:
+            self._bodies.give_back(self._body_bytes)
+            self._body_bytes = 0
+            self._inbox.watch(False)
+        return await self._next_cycle()
+
+    async def _handled(self, request: HttpRequest) -> HttpResponse | None:
+        """The handler's response, or ours in its place; `None` when the client has left."""
+        response = None
+        try:
+            with trio.CancelScope() as self._handling:
+                if self._inbox.ended:  # it ended before there was a scope to cancel
+                    return None
+                response = await self._handler(request)
+        except HttpError as error:
+            response = self._refuse(error.status)
+        except Exception:
+            _log.exception("handler failed on %s %s", request.method, request.path)
+            response = self._refuse(500)
+        finally:
+            self._handling = None
+        if self._inbox.ended:
+            return None
+        return response or self._refuse(503)  # cut short by stopping
+
+    async def _body(self, request: HttpRequest) -> bytes:
+        limits = self._limits
+        decode = decoder(request.header("content-encoding"), limits.body_bytes, limits.window_bytes)
+        declared = request.header("content-length")
+        if declared is not None and int(declared) > limits.body_bytes:
+            raise BodyTooLarge(limits.body_bytes)
+        if self._h11.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        with trio.CancelScope(deadline=self._body_deadline):
+            try:
+                body = await self._collect(decode)
+            except h11.RemoteProtocolError as error:
+                raise BodyBroken("body framing is broken") from error
+            self._inbox.watch(True)
+            return body
+        raise BodyLate(limits.body_seconds)
+
+    async def _collect(self, decode: Decoder) -> bytes:
+        pieces: list[bytes] = []
+        sent_bytes = 0
+        while isinstance(event := await self._event(), h11.Data):
+            sent_bytes += len(event.data)
+            if sent_bytes > self._limits.body_bytes:
+                raise BodyTooLarge(self._limits.body_bytes)
+            pieces.append(decode.feed(bytes(event.data)))
+            self._bodies.take(len(pieces[-1]))
+            self._body_bytes += len(pieces[-1])
+        decode.finish()
+        return b"".join(pieces)
+
+    def _skim(self) -> None:
+        """Step over a body that the handler left unread, as far as it is here already."""
+        try:
+            while self._h11.their_state is h11.SEND_BODY:
+                if self._h11.next_event() is h11.NEED_DATA:
+                    data = self._inbox.take_nowait()
+                    if not data:
+                        return
+                    self._h11.receive_data(data)
+        except h11.RemoteProtocolError:
+            return  # the connection closes after this response
+
+    async def _turn_away(self, status: int) -> None:
+        await self._respond(self._refuse(status), bodiless=False)
+        await self._next_cycle()
+
+    async def _respond(self, response: HttpResponse, *, bodiless: bool) -> None:
+        headers = [
+            ("content-type", response.content_type),
+            ("content-length", str(len(response.body))),
+            *response.headers,
+        ]
+        if self._stopping or self._inbox.overflowed or self._h11.their_state is not h11.DONE:
+            headers.append(("connection", "close"))
+        events: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
+        if response.body and not bodiless:
+            events.append(h11.Data(data=response.body))
+        await self._send(*events, h11.EndOfMessage())
+
+    async def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self._h11.send(event) or b"" for event in events)
+        with trio.move_on_after(self._limits.send_seconds) as scope:
+            await self._stream.send_all(data)
+        if scope.cancelled_caught:
+            raise trio.BrokenResourceError("client reads too slowly")
+
+    async def _next_cycle(self) -> bool:
+        """Whether another request may follow; if not, let the client read its response."""
+        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
+            self._h11.start_next_cycle()
+            return True
+        # Closing with unread bytes would reset the connection, and the reset can overtake the
+        # response: end our side, and give the client a moment to end its own.
+        await self._stream.send_eof()
+        with trio.move_on_after(self._limits.linger_seconds):
+            await self._inbox.drained()
+        return False
+
+
+_FRAMING = (b"content-length", b"transfer-encoding")
