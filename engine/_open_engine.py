@@ -1,0 +1,105 @@
+"""Opening an engine, and the one order in which it closes."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from kvlanes.admission import AdmissionGate
+from kvlanes.engine._config import EngineConfig
+from kvlanes.engine._engine import Engine
+from kvlanes.engine._errors import EngineClosed
+from kvlanes.indexer import IndexBackend
+import kvlanes.indexer as _tmp
+
+RadixIndex = getattr(_tmp, "RadixIndex", None)
+from kvlanes.nursery import open_bare_nursery, open_lanes
+
+logger = logging.getLogger("kvlanes.engine")
+
+
+@asynccontextmanager
+async def open_engine(
+    config: EngineConfig,
+    *,
+    gate: AdmissionGate | None = None,
+    make_index: Callable[[], IndexBackend] | None = None,
+) -> AsyncIterator[Engine]:
+    """Run an engine for as long as the `async with` block.
+
+    Leaving stops admission, waits at most `close_seconds` for what runs, ends the rest as
+    `Failed(EngineClosed())`, waits the grace, and drains the lanes within their bound. A host
+    that is cancelled itself waits for nothing but the grace. Trio cannot abandon a task: work
+    that ignores its cancellation keeps the block open, and a log line says who holds what.
+    A single error of the block leaves as itself.
+
+    Args:
+        config: Checked when it was made.
+        gate: One to share with other engines; whoever made it closes it. Without one the engine
+            makes its own of `config.permits`.
+        make_index: Another index than a `RadixIndex`; called again after a crash of the index.
+    """
+    if make_index is None:
+        budget = config.index_budget_blocks
+
+        def make_index() -> IndexBackend:
+            return RadixIndex(config.block_size, budget_blocks=budget)
+
+    async with (
+        open_lanes(
+            make_index,
+            lanes=config.lanes,
+            queue_capacity=config.lane_queue,
+            ttl_seconds=config.ttl_seconds,
+        ) as lanes,
+        open_bare_nursery() as nursery,
+    ):
+        engine = Engine(config, gate or _own_gate(config), lanes, nursery)
+        try:
+            yield engine
+        finally:
+            await _close(engine, owns_gate=gate is None)
+
+
+def _own_gate(config: EngineConfig) -> AdmissionGate:
+    return AdmissionGate(
+        config.permits,
+        queue_limit=config.admission_queue,
+        overtake=config.admission_overtake,
+        preflight_slots=config.preflight_slots,
+        group_limit=config.group_limit,
+    )
+
+
+async def _close(engine: Engine, *, owns_gate: bool) -> None:
+    engine.refuse_new()
+    if owns_gate:
+        engine.gate.close()
+    grace_seconds = engine.config.grace_seconds
+    try:
+        with trio.move_on_after(engine.config.close_seconds):
+            await _quiet(engine, owns_gate)
+    finally:
+        engine.ending.end(lambda: EngineClosed("the engine closed before the work had ended"))
+        with trio.CancelScope(shield=True, relative_deadline=grace_seconds):
+            await _quiet(engine, owns_gate)
+        while engine.dispatched.value:
+            _report(engine)
+            with trio.CancelScope(shield=True, relative_deadline=max(grace_seconds, 1.0)):
+                await engine.dispatched.wait_value(0)
+        if owns_gate and engine.gate.statistics().held:
+            _report(engine)  # threads: nothing waits for them, their permits die with the engine
+
+
+async def _quiet(engine: Engine, owns_gate: bool) -> None:
+    await engine.open_requests.wait_value(0)
+    await engine.dispatched.wait_value(0)
+    if owns_gate:
+        await engine.gate.wait_idle()
+
+
+def _report(engine: Engine) -> None:
+    holders = engine.gate.statistics().requests
+    listed = ", ".join(f"{h.request_id} ({h.weight}, {'/'.join(h.doing)})" for h in holders)
+    logger.warning("closing the engine: still held by %s", listed)

@@ -1,0 +1,38 @@
+"""A worker as the embedding program describes it."""
+
+import attrs
+
+from kvlanes.indexer import Rank
+
+
+def _positive(_: object, attribute: "attrs.Attribute[int]", value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{attribute.name} must be >= 1, got {value}")
+
+
+@attrs.frozen
+class Worker:
+    """One worker: what may serve a request, and what is known of it.
+
+    Attributes:
+        worker_id: Its name, unique in an engine.
+        dp_size: Data-parallel ranks, each with a KV cache of its own.
+        block_size: Tokens a block as the worker says; `None` trusts the engine's configuration.
+        capacity_blocks: KV-cache blocks a rank can hold, when known.
+        capabilities: Free words that a request may require.
+    """
+
+    worker_id: str
+    dp_size: int = attrs.field(default=1, kw_only=True, validator=_positive)
+    block_size: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    capacity_blocks: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    capabilities: frozenset[str] = attrs.field(
+        default=frozenset(), kw_only=True, converter=frozenset
+    )
+
+    def __attrs_post_init__(self) -> None:
+        Rank(self.worker_id)  # refuses what is no name
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        return tuple(Rank(self.worker_id, dp_rank) for dp_rank in range(self.dp_size))

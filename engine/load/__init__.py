@@ -1,0 +1,6 @@
+"""What runs where: synchronous books that only the owner of a booking moves."""
+
+from kvlanes.engine.load._book import Booking as Booking
+from kvlanes.engine.load._book import RankBook as RankBook
+from kvlanes.engine.load._book import RunningPrompts as RunningPrompts
+from kvlanes.engine.load._hits import HitRecord as HitRecord

@@ -1,0 +1,171 @@
+"""Choosing a rank: a pure function of who may serve, what they do and what they hold.
+
+The common case must not cost a Python loop over hundreds of ranks, so the choice works on two
+parallel rows, the ranks and their load states, and corrects only the costs of ranks that hold
+something of the prompt. The states are immutable snapshots, which makes the `Selection` a
+record: its explanation can be computed later and still tells what was true then.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from kvlanes.engine.selection._weights import Weights
+from kvlanes.indexer import Rank
+
+
+class LoadState(NamedTuple):
+    """What one rank carries at one moment.
+
+    Attributes:
+        cost: `Weights.load_cost` of the rest, kept because most candidates need nothing more.
+        prefill_tokens: Prompt tokens booked and not yet answered by a first output.
+        decode_blocks: Blocks of running requests, identical prompts counted once.
+        requests: Running requests.
+        turn: When the rank was last chosen, as a count of choices; 0 for never.
+    """
+
+    cost: float = 0.0
+    prefill_tokens: int = 0
+    decode_blocks: int = 0
+    requests: int = 0
+    turn: int = 0
+
+
+class Held(NamedTuple):
+    """How much of the prompt a rank holds, in blocks, fastest tier first."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.device + self.host + self.disk
+
+
+@attrs.frozen
+class Query:
+    """What is to be placed.
+
+    Attributes:
+        tokens: Length of the prompt.
+        blocks: Its full blocks.
+        block_size: Tokens a block.
+        held: Ranks that hold a prefix of it.
+        sharing: Ranks that run an identical prompt, whose blocks would not be added again.
+    """
+
+    tokens: int
+    blocks: int
+    block_size: int
+    held: Mapping[Rank, Held]
+    sharing: frozenset[Rank] = frozenset()
+
+
+class Field:
+    """The ranks that may be chosen, in a fixed order. Made once for each change of membership."""
+
+    __slots__ = ("position", "ranks")
+
+    def __init__(self, ranks: Iterable[Rank]) -> None:
+        self.ranks = tuple(ranks)
+        self.position = {rank: i for i, rank in enumerate(self.ranks)}
+
+
+@attrs.frozen(eq=False)
+class Selection:
+    """A choice and everything it was made from.
+
+    Attributes:
+        field: Who was eligible.
+        states: Their load, in the field's order.
+        costs: Their cost less what all candidates have in common, in the field's order.
+        chosen: Position of the winner.
+    """
+
+    field: Field
+    states: Sequence[LoadState]
+    query: Query
+    weights: Weights
+    costs: Sequence[float]
+    chosen: int
+
+    @property
+    def rank(self) -> Rank:
+        return self.field.ranks[self.chosen]
+
+    def ordered(self) -> list[Rank]:
+        """Every candidate: the winner, then the others from the cheapest. O(n log n)."""
+        order = sorted(
+            range(len(self.costs)),
+            key=lambda i: (i != self.chosen, self.costs[i], self.states[i].turn, i),
+        )
+        return [self.field.ranks[i] for i in order]
+
+
+def select(
+    field: Field,
+    states: Sequence[LoadState],
+    query: Query,
+    weights: Weights,
+    draw: Callable[[], float],
+) -> Selection:
+    """Choose the cheapest candidate; among equals the one chosen least recently.
+
+    Args:
+        field: The candidates, at least one.
+        states: Their load, in the field's order.
+        query: What is to be placed.
+        weights: The cost's weights.
+        draw: A number in [0, 1); asked for only at a temperature above 0.
+
+    Cost: O(candidates) in C, plus O(ranks that hold or share something) in Python.
+    """
+    costs = [state.cost for state in states]
+    for rank, held in query.held.items():
+        i = field.position.get(rank)
+        if i is not None:
+            costs[i] -= saved(query, states[i], weights, held)
+    for rank in query.sharing:
+        i = field.position.get(rank)
+        if i is not None:
+            costs[i] -= query.blocks
+    chosen = _sampled(costs, weights.temperature, draw()) if weights.temperature else None
+    if chosen is None:
+        chosen = _cheapest(costs, states)
+    return Selection(field, states, query, weights, costs, chosen)
+
+
+def saved(query: Query, state: LoadState, weights: Weights, held: Held) -> float:
+    """Blocks of prefill that held blocks are worth, never more than there is to prefill."""
+    raw = (state.prefill_tokens + query.tokens) / query.block_size
+    return weights.prefill * min(raw, weights.credit(*held))
+
+
+def _cheapest(costs: list[float], states: Sequence[LoadState]) -> int:
+    low = min(costs)
+    if costs.count(low) == 1:
+        return costs.index(low)
+    ties = [i for i, cost in enumerate(costs) if cost == low]
+    return min(ties, key=lambda i: states[i].turn)
+
+
+def _sampled(costs: list[float], temperature: float, sample: float) -> int | None:
+    """Pick with p ~ exp(-(cost - min) / (range * temperature)); `None` when all are equal.
+
+    Source: the reference router's softmax, which divides by the range of the costs, so that
+    multiplying all costs changes nothing.
+    """
+    low, high = min(costs), max(costs)
+    if not high > low:
+        return None
+    shares = [math.exp(-(cost - low) / ((high - low) * temperature)) for cost in costs]
+    left = sample * sum(shares)
+    for i, share in enumerate(shares):
+        left -= share
+        if left < 0.0:
+            return i
+    return len(costs) - 1
