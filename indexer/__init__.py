@@ -31,3 +31,9 @@ from kvlanes.indexer._positional import PositionalStatistics as PositionalStatis
 from kvlanes.indexer._protocol import Expired as Expired
 from kvlanes.indexer._protocol import IndexBackend as IndexBackend
 from kvlanes.indexer._protocol import Overlap as Overlap
+from kvlanes.indexer._tiers import DeviceIndex as DeviceIndex
+from kvlanes.indexer._tiers import Tier as Tier
+from kvlanes.indexer._tiers import TierBlocks as TierBlocks
+from kvlanes.indexer._tiers import TieredOverlap as TieredOverlap
+from kvlanes.indexer._tiers import TierIndex as TierIndex
+from kvlanes.indexer._tiers import TierStatistics as TierStatistics

@@ -1,7 +1,7 @@
 """The flat index: one entry a block and its prefix, no tree. Simple, exact, not fast."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 from xxhash import xxh3_64_intdigest
@@ -142,21 +142,30 @@ class PositionalIndex:
         """
         if prompt.block_size != self._block_size:
             raise BlockSizeMismatch(prompt.block_size, self._block_size)
-        places = prompt.sequence_hashes
-        start = dict.fromkeys(self._holders.get(places[0], ()), 0) if places else {}
-        return Depths(self.continued(places, start))
+        return Depths(self.continued(prompt.sequence_hashes, {}))
 
-    def continued(self, places: Sequence[int], start: dict[Rank, int]) -> dict[Rank, int]:
-        """Where each rank's coverage ends when it is followed from its own start (in blocks)."""
+    def continued(self, places: Sequence[int], start: Mapping[Rank, int]) -> dict[Rank, int]:
+        """Where coverage ends that somebody else held up to `start` (in blocks, else the root).
+
+        Ranks that neither have a start nor hold the first block are left out.
+        O(blocks x ranks).
+        """
         ends = dict(start)
-        active = {rank for rank, depth in start.items() if depth < len(places)}
-        for depth in range(min(start.values(), default=0), len(places)):
+        for rank in self._holders.get(places[0], ()) if places else ():
+            ends.setdefault(rank, 0)
+        active = set(ends)
+        for depth in range(min(ends.values(), default=0), len(places)):
             holders = self._holders.get(places[depth], set())
-            active = {rank for rank in active if rank in holders or start[rank] > depth}
+            active = {rank for rank in active if rank in holders or ends[rank] > depth}
             if not active:
                 break
-            ends.update((rank, depth + 1) for rank in active if start[rank] <= depth)
+            ends.update((rank, depth + 1) for rank in active if ends[rank] == depth)
         return ends
+
+    def place(self, rank: Rank, name: int) -> int | None:
+        """Where a rank's block of this name lies; `None` when it holds none. O(1)."""
+        table = self._ranks.get(rank)
+        return None if table is None else table.places.get(name)
 
     def expire(
         self, now: float, limit: int = 512, ranks: Collection[Rank] | None = None
@@ -174,8 +183,11 @@ class PositionalIndex:
 
     def digest(self) -> str:
         """An order-free digest of all coverage and its names. O(blocks)."""
-        total = sum(rows_digest(rank, table) for rank, table in self._ranks.items())
-        return f"{total % 2**64:016x}"
+        return f"{self.digest_of('') % 2**64:016x}"
+
+    def digest_of(self, tier: str) -> int:
+        """The digest as a number, of rows that lie in a tier of this name. O(blocks)."""
+        return sum(rows_digest(rank, table, tier) for rank, table in self._ranks.items())
 
     def statistics(self) -> PositionalStatistics:
         """Counts as of now. O(ranks)."""
@@ -192,9 +204,9 @@ class PositionalIndex:
         assert pairs == sum(map(len, self._ranks.values())), pairs
 
 
-def rows_digest(rank: Rank, table: Names) -> int:
+def rows_digest(rank: Rank, table: Names, tier: str = "") -> int:
     """The digest's share of one rank: each row is hashed alone, so their order is free."""
-    key = f"{rank.worker_id}\0{rank.dp_rank}\0".encode()
+    key = f"{rank.worker_id}\0{rank.dp_rank}\0{tier}".encode()
     pack = int.to_bytes
     return sum(
         xxh3_64_intdigest(key + pack(place, 8, "big") + pack(name, 8, "big"))

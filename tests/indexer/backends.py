@@ -11,6 +11,7 @@ from kvlanes.indexer import (
     Prompt,
     Rank,
     Store,
+    TierIndex,
     sequence_hashes,
 )
 from tests.indexer.contract import MakeIndex
@@ -52,11 +53,15 @@ class UserIndex:
         return sum(len(self.held.pop(rank)) for rank in gone)
 
 
-WITHOUT_LEASES: dict[str, MakeIndex] = {"positional": lambda: PositionalIndex(16)}
+WITHOUT_LEASES: dict[str, MakeIndex] = {
+    "positional": lambda: PositionalIndex(16),
+    "tiers": lambda: TierIndex(PositionalIndex(16)),
+}
 
 LEASED: dict[str, MakeIndex] = {
     "oracle": lambda: Oracle(16),
     "leased positional": lambda: LeaseTable(PositionalIndex(16)),
+    "leased tiers": lambda: TierIndex(LeaseTable(PositionalIndex(16))),
     "a user's own": lambda: LeaseTable(UserIndex()),
 }
 
