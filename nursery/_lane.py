@@ -130,7 +130,7 @@ class Lane:
         assert lease.ttl_seconds is not None
         self.counts.leases_granted += applied.applied
         self.counts.leases_refreshed += applied.duplicates
-        deadline = now + lease.ttl_seconds - lease.age_seconds
+        deadline = max(now, now + lease.ttl_seconds - lease.age_seconds)
         if deadline < self.wake_at:
             self.wake_by(deadline)
 
@@ -193,7 +193,7 @@ class Lane:
         now = trio.current_time()
         if now < self.wake_at:
             return
-        lag = now - max(self.wake_at, 0.0)
+        lag = now - self.wake_at
         self.wake_at = math.inf
         expired = self.owner.expire(now, self.ranks)
         # A store may have come in between only from inside the index; its deadline counts too.
@@ -210,8 +210,11 @@ class Lane:
     def fail_queued(self, error: Callable[[], Exception]) -> None:
         """Settle every queued mutation with an error of its own; barriers keep their turn."""
         for entry in self.queue.take_mutations():
-            self.counts.rejected += 1
-            entry.settle(error())
+            self.refuse(entry, error())
+
+    def refuse(self, entry: Entry, error: Exception) -> None:
+        self.counts.rejected += 1
+        entry.settle(error)
 
     @enable_ki_protection
     def _abandon(self) -> None:

@@ -180,10 +180,13 @@ class LaneSet:
         """Apply in place, or queue: either way the entry's result will tell."""
         place, incarnation = self._locate(mutation.rank, incarnation)
         entry = Entry(place, incarnation, mutation)
-        if place.lane.idle:
-            entry.settle(place.lane.outcome(entry))
+        lane = place.lane
+        if lane.idle:
+            entry.settle(lane.outcome(entry))
+        elif lane.queue.closed:
+            lane.refuse(entry, LaneClosed("the lanes are closing"))
         else:
-            place.lane.queue.submit(entry)
+            lane.queue.submit(entry)
         return entry
 
     def _scheduling_point_due(self) -> bool:
@@ -306,7 +309,10 @@ class LaneSet:
             self._owner.replace()
         except Exception as again:
             self._escalate(again, "and its factory failed")
-        if self._crashes.note(trio.current_time()):
+        now = trio.current_time()
+        for lane in self._lanes:
+            lane.wake_by(now)  # the factory may have filled the new index with leases
+        if self._crashes.note(now):
             self._escalate(error, f"{CRASHES_A_MINUTE + 1} times in a minute")
 
     def _escalate(self, error: Exception, how: str) -> None:
