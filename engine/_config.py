@@ -43,6 +43,8 @@ class EngineConfig:
         index_budget_blocks: Hard limit of index entries over all ranks; `None` for no limit.
         connect_failures: Consecutive connect failures that eject a worker.
         ejection_seconds: First pause of an ejected worker; doubles up to `ejection_max_seconds`.
+        overload_at: Reported share in use from which a rank is left out; above 1 never.
+        load_max_age_seconds: For how long a reported load is believed.
         feed_silence_seconds: A worker that was fed and is silent for longer shows in `health()`.
         seed: Seeds every random choice; the same seed gives the same decisions.
         weights: How candidates are scored (see `Weights`).
@@ -68,6 +70,8 @@ class EngineConfig:
     connect_failures: int = attrs.field(default=3, validator=_at_least(1))
     ejection_seconds: float = attrs.field(default=1.0, validator=_at_least(0))
     ejection_max_seconds: float = attrs.field(default=60.0, validator=_at_least(0))
+    overload_at: float = attrs.field(default=0.95, validator=_at_least(0))
+    load_max_age_seconds: float = attrs.field(default=15.0, validator=_at_least(0))
     feed_silence_seconds: float = attrs.field(default=10.0, validator=_at_least(0))
     seed: int = 0
     weights: Weights = attrs.field(factory=Weights, validator=attrs.validators.instance_of(Weights))

@@ -1,10 +1,8 @@
-"""The engine: admission, index, lanes, books and dispatch composed into one object."""
+"""The engine: admission, routing, lanes and dispatch behind one object."""
 
 import math
-import random
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 
 import trio
 from trio.lowlevel import enable_ki_protection
@@ -12,12 +10,16 @@ from trio_util import AsyncValue
 
 from kvlanes.admission import AdmissionGate, DeadlinePassed, Permit
 from kvlanes.engine._config import EngineConfig
-from kvlanes.engine._errors import EngineClosed, NoEligibleWorker, UnknownWorker, WorkerLost
-from kvlanes.engine._registry import Candidates, LiveRank, Member, Registry
+from kvlanes.engine._eligibility import ANY, Eligibility, Wishes
+from kvlanes.engine._errors import EngineClosed
+from kvlanes.engine._fleet import Fleet
+from kvlanes.engine._registry import LiveRank, Registry
 from kvlanes.engine._request import Request, current_request_id
-from kvlanes.engine._route import Reservation, Route
+from kvlanes.engine._reservation import Reservation
+from kvlanes.engine._route import Route
+from kvlanes.engine._router import Router
+from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics
 from kvlanes.engine._worker import Worker
-from kvlanes.engine.selection import Held, Query, Selection, select
 from kvlanes.indexer import Applied, Lease, Mutation, Prompt, Rank, Store
 from kvlanes.nursery import Ending, LaneSet
 
@@ -25,15 +27,16 @@ from kvlanes.nursery import Ending, LaneSet
 class Engine:
     """Sends each request to the worker that already holds its prefix; `open_engine` makes one.
 
-    Owns the registry and the books; the lanes own the index, the gate owns the permits, the
-    engine's nursery owns dispatched work. Methods that are not `async` need a running Trio loop
-    in this thread but no current task, and never are checkpoints.
+    The fleet writes the registry, reservations write the books, the lanes own the index, the gate
+    owns the permits, the engine's nursery owns dispatched work. Methods that are not `async` need
+    a running Trio loop in this thread but no current task, and never are checkpoints.
 
     Attributes:
         config: What it was opened with.
         gate: Where its requests are admitted; may be shared with other engines.
         lanes: The ordered way to the index.
         nursery: Who owns dispatched work.
+        ending: Ends every dispatch when the engine closes.
         open_requests: How many requests are open; written here alone.
         dispatched: How many dispatches run, stragglers included; written by reservations.
     """
@@ -45,11 +48,13 @@ class Engine:
         self.gate = gate
         self.lanes = lanes
         self.nursery = nursery
-        self.ending = Ending()  # ends every dispatch when the engine closes
-        self._registry = Registry(config.block_size, config.weights)
+        self.ending = Ending()
         self.open_requests = AsyncValue(0)
         self.dispatched = AsyncValue(0)
-        self._choices = 0  # how many routes were taken; seeds the next draw
+        self._registry = Registry(config.block_size, config.weights)
+        self._fleet = Fleet(config, self._registry, lanes)
+        self._eligibility = Eligibility(self._registry, config.overload_at)
+        self._router = Router(config, self._registry, self._eligibility, lanes)
         self._serial = 0  # makes request ids
         self._closing = False
 
@@ -64,28 +69,77 @@ class Engine:
             EngineClosed: The engine is closing.
         """
         self._refuse_when_closing()
-        self._registry.refuse(workers)
-        for worker in workers:
-            self._registry.add(worker, self.lanes.attach)
+        self._fleet.register(workers)
 
-    async def remove(self, worker_id: str) -> None:
-        """Unlist a worker and end all that was held there, then wait for its lanes.
-
-        Its dispatches end as `Failed(WorkerLost())`. All effects happen at the call, so a
-        cancelled caller leaves nothing half done. Always a checkpoint.
+    def drain(self, worker_id: str, *, draining: bool = True) -> None:
+        """Send nothing new to a worker (or again); what runs there ends in its own time.
 
         Raises:
             UnknownWorker: Nobody of that name is registered.
         """
-        self._depart(self._registry.member(worker_id))
+        self._fleet.drain(worker_id, draining=draining)
+
+    async def update(self, worker: Worker) -> None:
+        """Change what is known of a worker, its ranks included; those that stay keep their load.
+
+        Takes effect at the call; a cancelled caller leaves nothing half done. Always a checkpoint.
+
+        Raises:
+            UnknownWorker: Nobody of that name is registered.
+            BlockSizeMismatch: Its blocks differ from the engine's.
+        """
+        self._fleet.update(worker)
         await self.lanes.flush()
 
-    @enable_ki_protection
-    def _depart(self, member: Member) -> None:
-        """The one way a registration ends: listing, coverage, leases and running work together."""
-        self._registry.discard(member.worker.worker_id)
-        self.lanes.drop_nowait(member.worker.worker_id)
-        member.ending.end(partial(WorkerLost, member.worker.worker_id))
+    async def remove(self, worker_id: str) -> None:
+        """Unlist a worker and end all that was held there, then wait for its lanes.
+
+        Its dispatches end as `Failed(WorkerLost())`. Takes effect at the call; a cancelled caller
+        leaves nothing half done. Always a checkpoint.
+
+        Raises:
+            UnknownWorker: Nobody of that name is registered.
+        """
+        self._fleet.remove(worker_id)
+        await self.lanes.flush()
+
+    async def reconcile(self, workers: Iterable[Worker]) -> None:
+        """Make the registered workers exactly these: remove, update and register in one step.
+
+        Idempotent. Takes effect at the call; refused as a whole. Always a checkpoint.
+
+        Raises:
+            WorkerExists: A name stands twice in `workers`.
+            BlockSizeMismatch: A worker's blocks differ from the engine's.
+            EngineClosed: The engine is closing.
+        """
+        self._refuse_when_closing()
+        self._fleet.reconcile(workers)
+        await self.lanes.flush()
+
+    def restarted(self, rank: Rank) -> None:
+        """A rank lost its state: its coverage, leases and running work end, it stays listed."""
+        self._fleet.restarted(rank)
+
+    def connect_failed(self, worker_id: str) -> None:
+        """Count a failed connection; several in a row eject the worker for a while.
+
+        The pause starts at `ejection_seconds` and doubles up to `ejection_max_seconds`. Any
+        success ends the row.
+        """
+        self._fleet.connect_failed(worker_id)
+
+    def report_load(self, rank: Rank, source: str, busy: float) -> None:
+        """What `source` says about a rank, as a share in use from 0 to 1.
+
+        Kept beside the engine's own books and other sources' figures, and believed for
+        `load_max_age_seconds`. From `overload_at` the rank is left out.
+
+        Raises:
+            UnknownWorker: The rank is not registered.
+            ValueError: No share.
+        """
+        self._fleet.report_load(rank, source, busy)
 
     # -- requests
 
@@ -186,30 +240,16 @@ class Engine:
         requires: Collection[str] = (),
     ) -> Route:
         """What `Request.route` would decide now; changes nothing, random state included."""
-        prompt = self._as_prompt(prompt)
-        candidates = self._candidates(exclude, allowed, requires)
-        return self._route(prompt, candidates, self._select(prompt, candidates))
+        return self._router.decide(prompt, Wishes.of(exclude, allowed, requires)).route
 
     @enable_ki_protection
     def reserve(
-        self,
-        request: Request,
-        prompt: Prompt | Sequence[int],
-        exclude: Collection[str | Rank],
-        allowed: Collection[str | Rank] | None,
-        requires: Collection[str],
+        self, request: Request, prompt: Prompt | Sequence[int], wishes: Wishes = ANY
     ) -> Reservation:
-        """`Request.route`: select and book in one step, so that equal callers see each other."""
+        """`Request.route`: decide and book in one step, so that equal callers see each other."""
         self._refuse_when_closing()
-        prompt = self._as_prompt(prompt)
-        candidates = self._candidates(exclude, allowed, requires)
-        selection = self._select(prompt, candidates)
-        route = self._route(prompt, candidates, selection)
-        live = candidates.live[selection.chosen]
-        cached = min(prompt.token_count, route.overlap * prompt.block_size)
-        self._choices += 1
-        booking = live.book.book(prompt.blocks, prompt.token_count - cached, self._choices)
-        return Reservation(self, request, live, booking, prompt, route)
+        decision = self._router.decide(prompt, wishes)
+        return Reservation(self, request, decision, self._router.book(decision))
 
     def place(self, live: LiveRank, prompt: Prompt) -> None:
         """Post that a rank holds a prompt now, as a guess that ends; never waits.
@@ -217,47 +257,10 @@ class Engine:
         The incarnation is the one that was reserved: what a departed worker served changes
         nothing. Where events confirm, the guess only bridges the time until they arrive.
         """
+        self._fleet.connected(live.member)
         ttl = self.config.predicted_ttl_seconds if live.fed else None
         guess = Store(live.rank, None, prompt.blocks, lease=Lease(ttl))
         self.lanes.post(guess, live.incarnation)
-
-    def _as_prompt(self, prompt: Prompt | Sequence[int]) -> Prompt:
-        return prompt if isinstance(prompt, Prompt) else self.prompt(prompt)
-
-    def _candidates(
-        self,
-        exclude: Collection[str | Rank],
-        allowed: Collection[str | Rank] | None,
-        requires: Collection[str],
-    ) -> Candidates:
-        candidates = self._registry.candidates(
-            trio.current_time(), exclude=exclude, allowed=allowed, requires=requires
-        )
-        if not candidates.live:
-            raise NoEligibleWorker(candidates.excluded)
-        return candidates
-
-    def _select(self, prompt: Prompt, candidates: Candidates) -> Selection:
-        scores = self.lanes.overlap(prompt).scores()
-        query = Query(
-            tokens=prompt.token_count,
-            blocks=len(prompt),
-            block_size=prompt.block_size,
-            held={rank: Held(blocks) for rank, blocks in scores.items()},
-            sharing=frozenset(self._registry.running(prompt.blocks)),
-        )
-        states = candidates.states()
-        return select(candidates.field, states, query, self.config.weights, self._draw)
-
-    def _draw(self) -> float:
-        """One number for each choice, from the seed and the count: asking twice changes nothing."""
-        return random.Random(f"{self.config.seed}:{self._choices}").random()
-
-    def _route(self, prompt: Prompt, candidates: Candidates, selection: Selection) -> Route:
-        live = candidates.live[selection.chosen]
-        held = selection.query.held.get(live.rank, Held())
-        source = "none" if not held.blocks else "confirmed" if live.fed else "leased"
-        return Route(live.rank, held, len(prompt), source, selection, candidates.excluded)
 
     # -- coverage
 
@@ -267,17 +270,41 @@ class Engine:
         Raises:
             UnknownWorker: The rank is not registered.
         """
-        live = self._fed(mutation)
-        return await self.lanes.apply(mutation, live.incarnation)
-
-    def _fed(self, mutation: Mutation) -> LiveRank:
         live = self._registry.live(mutation.rank)
-        if live is None:
-            raise UnknownWorker(str(mutation.rank))
         if not (isinstance(mutation, Store) and mutation.lease is not None):
             live.fed = True
             live.fed_at = trio.current_time()
-        return live
+        return await self.lanes.apply(mutation, live.incarnation)
+
+    # -- looking
+
+    def statistics(self) -> EngineStatistics:
+        """A snapshot of everything. O(permits + ranks + lanes)."""
+        now = trio.current_time()
+        return EngineStatistics(
+            gate=self.gate.statistics(),
+            lanes=self.lanes.statistics(),
+            ranks=tuple(
+                rank_statistics(live, self._eligibility, now) for live in self._registry.ranks()
+            ),
+            open_requests=self.open_requests.value,
+            dispatched=self.dispatched.value,
+        )
+
+    def health(self) -> Health:
+        """Whether requests can be served, and what a person should look at. O(ranks)."""
+        lanes = self.lanes.statistics()
+        now = trio.current_time()
+        return health(self.config, self._registry, self._eligibility, lanes, now)
+
+    def digest(self) -> str:
+        """Of every routing decision so far, in order: equal runs have equal digests."""
+        return self._router.digest()
+
+    def check(self) -> None:
+        """Assert every invariant and recount every counter of gate, registry and books."""
+        self.gate.check()
+        self._registry.check()
 
     # -- closing
 
@@ -288,8 +315,3 @@ class Engine:
     def _refuse_when_closing(self) -> None:
         if self._closing:
             raise EngineClosed("the engine is closing")
-
-    def check(self) -> None:
-        """Assert every invariant and recount every counter of gate, books and registry."""
-        self.gate.check()
-        self._registry.check()

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
+import kvlanes.indexer as _tmp
 from kvlanes.admission import AdmissionGate
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._engine import Engine
 from kvlanes.engine._errors import EngineClosed
 from kvlanes.indexer import IndexBackend
-import kvlanes.indexer as _tmp
 
 RadixIndex = getattr(_tmp, "RadixIndex", None)
 from kvlanes.nursery import open_bare_nursery, open_lanes

@@ -5,7 +5,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from kvlanes.admission import Permit
-from kvlanes.engine._route import Reservation
+from kvlanes.engine._eligibility import Wishes
+from kvlanes.engine._reservation import Reservation
 from kvlanes.indexer import Prompt, Rank
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Request:
 
         Never a checkpoint. O(ranks) in C, O(ranks that hold some of it) in Python.
         """
-        reservation = self._engine.reserve(self, prompt, exclude, allowed, requires)
+        reservation = self._engine.reserve(self, prompt, Wishes.of(exclude, allowed, requires))
         self._reservations[reservation] = None
         return reservation
 

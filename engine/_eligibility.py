@@ -1,0 +1,111 @@
+"""Who may serve: filters that run before anything is scored, from the one table that knows."""
+
+from collections.abc import Collection
+
+import attrs
+
+from kvlanes.engine._registry import LiveRank, Registry
+from kvlanes.engine.selection import Field, LoadState
+from kvlanes.indexer import Rank
+
+
+@attrs.frozen
+class Wishes:
+    """What one request wants of its worker. A worker's name stands for all its ranks.
+
+    Attributes:
+        exclude: Workers or ranks that shall not serve, such as those that failed before.
+        allowed: The only ones that may; a single rank pins. `None` allows all.
+        requires: Capabilities the worker must have.
+    """
+
+    exclude: Collection[str | Rank] = ()
+    allowed: Collection[str | Rank] | None = None
+    requires: Collection[str] = ()
+
+    @staticmethod
+    def of(
+        exclude: Collection[str | Rank],
+        allowed: Collection[str | Rank] | None,
+        requires: Collection[str],
+    ) -> "Wishes":
+        """These wishes, or `ANY` when there are none."""
+        if exclude or allowed is not None or requires:
+            return Wishes(exclude, allowed, requires)
+        return ANY
+
+    def reject(self, live: LiveRank) -> str | None:
+        """Why this request does not want the rank."""
+        rank = live.rank
+        if rank in self.exclude or rank.worker_id in self.exclude:
+            return "excluded by the request"
+        if self.allowed is not None and not {rank, rank.worker_id} & set(self.allowed):
+            return "not among those allowed"
+        missing = sorted(set(self.requires) - live.member.worker.capabilities)
+        return f"lacks {', '.join(missing)}" if missing else None
+
+
+ANY = Wishes()
+
+
+@attrs.frozen(eq=False)
+class Candidates:
+    """The ranks that may be chosen now, and why the others may not."""
+
+    field: Field
+    live: tuple[LiveRank, ...]
+    excluded: dict[str, str]
+
+    def states(self) -> list[LoadState]:
+        return [live.book.state for live in self.live]
+
+
+class Eligibility:
+    """Finds the candidates of a request.
+
+    Without wishes, and while nobody is excluded, the answer is kept until the registry changes:
+    what time alone can change is an exclusion's end, and then nothing is kept.
+    """
+
+    __slots__ = ("_everyone", "_overload_at", "_registry", "_version")
+
+    def __init__(self, registry: Registry, overload_at: float) -> None:
+        self._registry = registry
+        self._overload_at = overload_at
+        self._everyone: Candidates | None = None
+        self._version = -1
+
+    def candidates(self, now: float, wishes: Wishes) -> Candidates:
+        """O(1) while nobody is excluded and the request has no wishes, else O(ranks)."""
+        if wishes is not ANY:
+            return self._filter(now, wishes)
+        if self._everyone is None or self._version != self._registry.version:
+            found = self._filter(now, ANY)
+            self._everyone = None if found.excluded else found
+            self._version = self._registry.version
+            return found
+        return self._everyone
+
+    def _filter(self, now: float, wishes: Wishes) -> Candidates:
+        lives: list[LiveRank] = []
+        excluded: dict[str, str] = {}
+        for live in self._registry.ranks():
+            why = self.unfit(live, now) or (None if wishes is ANY else wishes.reject(live))
+            if why:
+                excluded[str(live.rank)] = why
+            else:
+                lives.append(live)
+        return Candidates(Field(live.rank for live in lives), tuple(lives), excluded)
+
+    def unfit(self, live: LiveRank, now: float) -> str | None:
+        """Why this rank may serve nobody now."""
+        member = live.member
+        if member.draining:
+            return "draining"
+        if now < member.ejected_until:
+            return f"ejected for {member.ejected_until - now:.1f} s more"
+        if len(live.reports):
+            busiest = live.reports.busiest(now)
+            if busiest is not None and busiest.busy >= self._overload_at:
+                return f"overloaded: {busiest.busy:.0%} busy says {busiest.source}"
+        return None

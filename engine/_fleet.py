@@ -1,0 +1,108 @@
+"""How workers come, change and go. Every change is one step: nobody is listed but deaf.
+
+A life of a rank ends in exactly one way, `_end`: its coverage, leases, queued mutations, running
+dispatches and load figures go together, whether the worker was removed, lost a rank, restarted or
+was dropped by a reconciliation.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from kvlanes.engine._config import EngineConfig
+from kvlanes.engine._errors import WorkerLost
+from kvlanes.engine._registry import LiveRank, Member, Registry
+from kvlanes.engine._worker import Worker
+from kvlanes.engine.load import LoadReport
+from kvlanes.indexer import Rank
+from kvlanes.nursery import LaneSet
+
+
+class Fleet:
+    """The only writer of the registry. No method is a checkpoint."""
+
+    __slots__ = ("_config", "_lanes", "_registry")
+
+    def __init__(self, config: EngineConfig, registry: Registry, lanes: LaneSet) -> None:
+        self._config = config
+        self._registry = registry
+        self._lanes = lanes
+
+    @enable_ki_protection
+    def register(self, workers: Iterable[Worker]) -> None:
+        workers = list(workers)
+        self._registry.refuse_new(workers)
+        for worker in workers:
+            self._registry.add(worker, self._lanes.attach)
+
+    @enable_ki_protection
+    def update(self, worker: Worker) -> None:
+        member = self._registry.member(worker.worker_id)
+        self._registry.refuse_shape(worker)
+        for live in self._registry.reshape(member, worker, self._lanes.attach):
+            self._end(live)
+
+    @enable_ki_protection
+    def reconcile(self, workers: Iterable[Worker]) -> None:
+        wanted = list(workers)
+        names = {worker.worker_id for worker in wanted}
+        new = [worker for worker in wanted if worker.worker_id not in self._registry]
+        known = [worker for worker in wanted if worker.worker_id in self._registry]
+        self._registry.refuse_new(new)
+        for worker in known:
+            self._registry.refuse_shape(worker)
+        for member in [m for m in self._registry if m.worker.worker_id not in names]:
+            self._depart(member)
+        for worker in known:
+            if worker != self._registry.member(worker.worker_id).worker:
+                self.update(worker)
+        self.register(new)
+
+    @enable_ki_protection
+    def remove(self, worker_id: str) -> None:
+        self._depart(self._registry.member(worker_id))
+
+    def _depart(self, member: Member) -> None:
+        self._registry.discard(member)
+        for live in member.ranks:
+            self._end(live)
+
+    @enable_ki_protection
+    def restarted(self, rank: Rank) -> None:
+        """The worker lost its state: what it held and ran is gone, the registration stays."""
+        live = self._registry.live(rank)
+        self._end(live)
+        self._registry.restart(live, self._lanes.attach)
+
+    def _end(self, live: LiveRank) -> None:
+        self._lanes.drop_nowait(live.rank.worker_id, live.rank.dp_rank)
+        live.ending.end(partial(WorkerLost, live.rank.worker_id))
+
+    def drain(self, worker_id: str, *, draining: bool) -> None:
+        self._registry.member(worker_id).draining = draining
+        self._registry.changed()
+
+    def connect_failed(self, worker_id: str) -> None:
+        """Count a failure; the configured number in a row ejects for a doubling, capped pause."""
+        member = self._registry.member(worker_id)
+        member.connect_failures += 1
+        if member.connect_failures >= self._config.connect_failures:
+            pause = self._config.ejection_seconds * 2.0**member.ejections
+            pause = min(pause, self._config.ejection_max_seconds)
+            member.connect_failures = 0
+            member.ejections += 1
+            member.ejected_until = trio.current_time() + pause
+            self._registry.changed()
+
+    def connected(self, member: Member) -> None:
+        """The worker answered: its failures are forgotten."""
+        member.connect_failures = member.ejections = 0
+
+    def report_load(self, rank: Rank, source: str, busy: float) -> None:
+        now = trio.current_time()
+        report = LoadReport(source, busy, now, self._config.load_max_age_seconds)
+        self._registry.live(rank).reports.note(report)
+        if busy >= self._config.overload_at:
+            self._registry.changed()

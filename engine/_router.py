@@ -1,0 +1,89 @@
+"""Deciding where a prompt goes: candidates, what they hold, the choice, and its record."""
+
+import random
+from collections.abc import Sequence
+
+import attrs
+import trio
+from xxhash import xxh3_64
+
+from kvlanes.engine._config import EngineConfig
+from kvlanes.engine._eligibility import Candidates, Eligibility, Wishes
+from kvlanes.engine._errors import NoEligibleWorker
+from kvlanes.engine._registry import LiveRank, Registry
+from kvlanes.engine._route import Route
+from kvlanes.engine.load import Booking
+from kvlanes.engine.selection import Held, Query, Selection, select
+from kvlanes.indexer import Prompt
+from kvlanes.nursery import LaneSet
+
+
+@attrs.frozen(eq=False)
+class Decision:
+    """A route, and the life of the rank that it names."""
+
+    route: Route
+    live: LiveRank
+    prompt: Prompt
+
+
+class Router:
+    """Decides; `book` is its only method that changes anything. No call is a checkpoint."""
+
+    __slots__ = ("_choices", "_config", "_eligibility", "_lanes", "_registry", "_trail")
+
+    def __init__(
+        self, config: EngineConfig, registry: Registry, eligibility: Eligibility, lanes: LaneSet
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._lanes = lanes
+        self._eligibility = eligibility
+        self._choices = 0  # booked decisions; makes the next draw
+        self._trail = xxh3_64()  # of all booked decisions in order
+
+    def decide(self, prompt: Prompt | Sequence[int], wishes: Wishes) -> Decision:
+        """What would be decided now. Asking changes nothing, random state included.
+
+        Raises:
+            NoEligibleWorker: Nobody may serve.
+        """
+        if not isinstance(prompt, Prompt):
+            prompt = Prompt(prompt, self._config.block_size)
+        candidates = self._eligibility.candidates(trio.current_time(), wishes)
+        if not candidates.live:
+            raise NoEligibleWorker(candidates.excluded)
+        selection = self._select(prompt, candidates)
+        live = candidates.live[selection.chosen]
+        held = selection.query.held.get(live.rank, Held())
+        source = "none" if not held.blocks else "confirmed" if live.fed else "leased"
+        route = Route(live.rank, held, len(prompt), source, selection, candidates.excluded)
+        return Decision(route, live, prompt)
+
+    def _select(self, prompt: Prompt, candidates: Candidates) -> Selection:
+        scores = self._lanes.overlap(prompt).scores()
+        query = Query(
+            tokens=prompt.token_count,
+            blocks=len(prompt),
+            block_size=prompt.block_size,
+            held={rank: Held(blocks) for rank, blocks in scores.items()},
+            sharing=self._registry.running(prompt.blocks),
+        )
+        states = candidates.states()
+        return select(candidates.field, states, query, self._config.weights, self._draw)
+
+    def _draw(self) -> float:
+        """One number a choice, from the seed and the count, so a probe draws what a route would."""
+        return random.Random(f"{self._config.seed}:{self._choices}").random()
+
+    def book(self, decision: Decision) -> Booking:
+        """Count the decision in, in the step in which it was made. O(1)."""
+        prompt = decision.prompt
+        self._choices += 1
+        self._trail.update(f"{decision.live.rank}\n".encode())
+        uncached = max(0, prompt.token_count - decision.route.overlap * prompt.block_size)
+        return decision.live.book.book(prompt.blocks, uncached, self._choices)
+
+    def digest(self) -> str:
+        """Of every decision booked so far, in order; equal runs have equal digests."""
+        return self._trail.hexdigest()
