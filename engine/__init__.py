@@ -26,7 +26,6 @@ from kvlanes.engine._errors import NoEligibleWorker as NoEligibleWorker
 from kvlanes.engine._errors import UnknownWorker as UnknownWorker
 from kvlanes.engine._errors import WorkerExists as WorkerExists
 from kvlanes.engine._errors import WorkerLost as WorkerLost
-from kvlanes.engine._open_engine import RadixIndex as RadixIndex
 from kvlanes.engine._open_engine import open_engine as open_engine
 from kvlanes.engine._request import Request as Request
 from kvlanes.engine._request import current_request_id as current_request_id
@@ -44,6 +43,7 @@ from kvlanes.indexer import Clear as Clear
 from kvlanes.indexer import Lease as Lease
 from kvlanes.indexer import Mutation as Mutation
 from kvlanes.indexer import Prompt as Prompt
+from kvlanes.indexer import RadixIndex as RadixIndex
 from kvlanes.indexer import Rank as Rank
 from kvlanes.indexer import Remove as Remove
 from kvlanes.indexer import Store as Store

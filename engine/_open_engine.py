@@ -6,14 +6,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-import kvlanes.indexer as _tmp
 from kvlanes.admission import AdmissionGate
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._engine import Engine
 from kvlanes.engine._errors import EngineClosed
-from kvlanes.indexer import IndexBackend
-
-RadixIndex = getattr(_tmp, "RadixIndex", None)
+from kvlanes.indexer import IndexBackend, RadixIndex
 from kvlanes.nursery import open_bare_nursery, open_lanes
 
 logger = logging.getLogger("kvlanes.engine")
@@ -44,7 +41,7 @@ async def open_engine(
         budget = config.index_budget_blocks
 
         def make_index() -> IndexBackend:
-            return RadixIndex(config.block_size, budget_blocks=budget)
+            return RadixIndex(config.block_size)
 
     async with (
         open_lanes(
