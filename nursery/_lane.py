@@ -101,38 +101,33 @@ class Lane:
             IndexerError: The index refused the mutation before writing.
             LaneCrashed: The index broke.
         """
+        counts = self.counts
         if place.current is not incarnation:
-            self.counts.rejected += 1
+            counts.rejected += 1
             raise place.stale(incarnation)
         now = trio.current_time()
-        lease = None
-        if isinstance(mutation, Store) and mutation.lease is not None:
-            lease = mutation.lease
-            if lease.ttl_seconds is None:
-                lease = self._default(lease)
-                mutation = mutation._replace(lease=lease)
+        lease = mutation.lease if isinstance(mutation, Store) else None
+        if lease is not None and lease.ttl_seconds is None:
+            lease = self._default(lease)
+            mutation = mutation._replace(lease=lease)  # type: ignore[call-arg]  # it is a Store
         try:
             applied = self.owner.apply(mutation, now)
         except Exception:
-            self.counts.rejected += 1
+            counts.rejected += 1
             raise
-        self.counts.applied += 1
+        counts.applied += 1
         if lease is not None:
-            self._leased(lease, applied, now)
+            counts.leases_granted += applied.applied
+            counts.leases_refreshed += applied.duplicates
+            deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
+            if deadline < self.wake_at:
+                self.wake_by(max(now, deadline))
         return applied
 
     def _default(self, lease: Lease) -> Lease:
         if not lease.age_seconds:
             return self.default_lease
         return Lease(self.default_lease.ttl_seconds, lease.age_seconds)
-
-    def _leased(self, lease: Lease, applied: Applied, now: float) -> None:
-        assert lease.ttl_seconds is not None
-        self.counts.leases_granted += applied.applied
-        self.counts.leases_refreshed += applied.duplicates
-        deadline = max(now, now + lease.ttl_seconds - lease.age_seconds)
-        if deadline < self.wake_at:
-            self.wake_by(deadline)
 
     def wake_by(self, deadline: float) -> None:
         """Look for due leases no later than `deadline`; the sleeper's scope moves in place."""
