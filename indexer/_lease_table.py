@@ -67,14 +67,15 @@ class _Timers:
         """Grant a lease, or move it to the later of its deadline and this one."""
         self.deadlines[place] = max(deadline, self.deadlines.get(place, -math.inf))
         if place not in self.armed:
-            self._arm(place, -1)
+            self._arm(place)
 
-    def _arm(self, place: int, after: int) -> None:
+    def _arm(self, place: int, fired: int | None = None) -> None:
         deadline = self.deadlines[place]
         if deadline == math.inf:
             return
-        # `after`: rounding may put a tick just before the deadline; the entry must still move on.
-        tick = max(math.ceil(deadline / self.tick_seconds), after + 1)
+        tick = math.ceil(deadline / self.tick_seconds)
+        # Rounding may put a tick just before its deadline; an entry that fired must still move on.
+        tick = tick if fired is None else max(tick, fired + 1)
         if tick not in self.buckets:
             insort(self.ticks, tick)
             self.buckets[tick] = set()
