@@ -1,5 +1,8 @@
 """Which rank holds which KV-cache blocks: plain synchronous Python, usable without Trio."""
 
+from kvlanes.indexer._capacity import AttemptInUse as AttemptInUse
+from kvlanes.indexer._capacity import CapacityModel as CapacityModel
+from kvlanes.indexer._capacity import CapacityStatistics as CapacityStatistics
 from kvlanes.indexer._errors import BlockSizeInvalid as BlockSizeInvalid
 from kvlanes.indexer._errors import BlockSizeMismatch as BlockSizeMismatch
 from kvlanes.indexer._errors import DumpRefused as DumpRefused
@@ -31,6 +34,9 @@ from kvlanes.indexer._positional import PositionalStatistics as PositionalStatis
 from kvlanes.indexer._protocol import Expired as Expired
 from kvlanes.indexer._protocol import IndexBackend as IndexBackend
 from kvlanes.indexer._protocol import Overlap as Overlap
+from kvlanes.indexer._radix import RadixIndex as RadixIndex
+from kvlanes.indexer._radix import RadixStatistics as RadixStatistics
+from kvlanes.indexer._radix_overlap import RadixOverlap as RadixOverlap
 from kvlanes.indexer._tiers import DeviceIndex as DeviceIndex
 from kvlanes.indexer._tiers import Tier as Tier
 from kvlanes.indexer._tiers import TierBlocks as TierBlocks

@@ -91,7 +91,7 @@ class Prompt:
         multimodal: Multimodal | None = None,
         overlapping: bool = False,
     ) -> None:
-        _require_block_size(block_size)
+        require_block_size(block_size)
         data = _packed(tokens)
         windows = _windows(data, 4 * block_size, overlapping)
         if multimodal is not None:
@@ -140,7 +140,7 @@ class Prompt:
             PackedLengthInvalid: `blocks` is no multiple of 8 bytes.
             TokensInvalid: So many tokens do not make so many blocks.
         """
-        _require_block_size(block_size)
+        require_block_size(block_size)
         full = _count(blocks) * block_size
         if token_count is None:
             token_count = full
@@ -268,7 +268,8 @@ def engine_hash(value: int | bytes) -> int:
 _UTF32 = f"utf-32-{sys.byteorder[0]}e"
 
 
-def _require_block_size(block_size: int) -> None:
+def require_block_size(block_size: int) -> None:
+    """Refuse what is no block size."""
     if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
         raise BlockSizeInvalid(block_size)
 

@@ -1,0 +1,238 @@
+"""`RadixIndex`: the default backend. Structure: `_radix_node`, `_radix_tree`, `_radix_timers`."""
+
+import math
+import struct
+from collections.abc import Collection, Iterable, Sequence
+
+import attrs
+
+from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid, PackedLengthInvalid
+from kvlanes.indexer._identity import Prompt, require_block_size
+from kvlanes.indexer._mutations import Applied, Clear, Lease, Mutation, Rank, Remove, Store
+from kvlanes.indexer._protocol import Expired
+from kvlanes.indexer._radix_check import check
+from kvlanes.indexer._radix_confirm import confirm, remove
+from kvlanes.indexer._radix_digest import digest
+from kvlanes.indexer._radix_holder import Holder
+from kvlanes.indexer._radix_lease import expire, lease_chain
+from kvlanes.indexer._radix_node import unpack
+from kvlanes.indexer._radix_overlap import RadixOverlap, walk
+from kvlanes.indexer._radix_timers import NEVER
+from kvlanes.indexer._radix_tree import SegmentTree
+
+
+@attrs.frozen
+class RadixStatistics:
+    """A snapshot of a `RadixIndex`.
+
+    Attributes:
+        ranks: Known ranks.
+        blocks: (Rank, block) pairs that are held.
+        leased_blocks: Those of them that a lease holds.
+        entries: Blocks in the tree, each counted once, path blocks without a holder included.
+        segments: Nodes of the tree, without its root.
+        timers: Armed timer entries, stale ones included.
+    """
+
+    ranks: int
+    blocks: int
+    leased_blocks: int
+    entries: int
+    segments: int
+    timers: int
+
+
+class RadixIndex:
+    """An exact index of which rank holds which blocks, in compressed segments.
+
+    One writer: whoever owns the index calls it from one place at a time; nothing here waits.
+
+    Args:
+        block_size: Tokens a block.
+        tick_seconds: How much later than its deadline a lease may end; timers are grouped by it.
+
+    Raises:
+        BlockSizeInvalid: `block_size` is no integer >= 1.
+        ValueError: `tick_seconds` is not above 0 or not finite.
+    """
+
+    __slots__ = ("_tree", "block_size")
+
+    def __init__(self, block_size: int, *, tick_seconds: float = 0.1) -> None:
+        require_block_size(block_size)
+        if not 0.0 < tick_seconds < math.inf:
+            raise ValueError(f"tick_seconds must be above 0 and finite, got {tick_seconds}")
+        self.block_size = block_size
+        self._tree = SegmentTree(tick_seconds)
+
+    def apply(self, mutation: Mutation, now: float) -> Applied:
+        """Do what one mutation says, all of its blocks, and count what that changed.
+
+        Args:
+            mutation: What happened.
+            now: Seconds on the clock of all calls to this index; only leases look at it.
+
+        Raises:
+            MutationInvalid: Its parts do not fit together; nothing was written.
+            PackedLengthInvalid: `blocks` is no multiple of 8 bytes; nothing was written.
+            TypeError: No mutation, or a part of another type; nothing was written.
+
+        Cost: O(segments on the path) for a leased store, O(blocks) for what has names. Never a
+        checkpoint.
+        """
+        if isinstance(mutation, Store):
+            if mutation.lease is not None:
+                return self._lease(mutation, mutation.lease, now)
+            return self._confirm(mutation)
+        if isinstance(mutation, Remove):
+            names = _pack_names(mutation.sequence_hashes)
+            holder = self._tree.ranks.get(mutation.rank)
+            if holder is None:
+                return Applied(unknown=len(names) >> 3)
+            return remove(self._tree, holder, names)
+        if isinstance(mutation, Clear):
+            holder = self._tree.ranks.get(mutation.rank)
+            return Applied(applied=self._tree.clear(holder) if holder else 0)
+        raise TypeError(f"a mutation is a Store, a Remove or a Clear, got {mutation!r}")
+
+    def _lease(self, store: Store, lease: Lease, now: float) -> Applied:
+        rank, parent, blocks, names, _ = store
+        ttl = lease.ttl_seconds
+        if parent is not None or len(names) or ttl is None:
+            raise MutationInvalid("a leased store has a TTL, no parent and no sequence hashes")
+        _require_packed(blocks)
+        if not blocks:
+            return Applied()
+        deadline = now + ttl - lease.age_seconds
+        if not deadline < NEVER:
+            if math.isnan(deadline):
+                raise MutationInvalid(f"no deadline at {now} + {ttl} - {lease.age_seconds}")
+            deadline = NEVER
+        holder = self._tree.ranks.get(rank) or self._register(rank)
+        return lease_chain(self._tree, holder, blocks, deadline)
+
+    def _confirm(self, store: Store) -> Applied:
+        rank, parent, blocks, names, _ = store
+        _require_packed(blocks)
+        packed = _pack_names(names)
+        if len(packed) != len(blocks):
+            raise MutationInvalid(f"{len(blocks) >> 3} blocks, {len(packed) >> 3} sequence hashes")
+        if len({*unpack(packed), parent}) != (len(packed) >> 3) + 1:
+            raise MutationInvalid(
+                f"a sequence hash comes twice in {len(packed) >> 3} blocks and their parent"
+            )
+        if not blocks:
+            return Applied()
+        holder = self._tree.ranks.get(rank)
+        if holder is None:
+            if parent is not None:
+                return Applied(missing_parent=len(blocks) >> 3)
+            holder = self._register(rank)
+        return confirm(self._tree, holder, parent, blocks, packed)
+
+    def _register(self, rank: Rank) -> Holder:
+        if not isinstance(rank, Rank):
+            raise TypeError(f"a mutation carries a Rank, got {rank!r}")
+        return self._tree.register(rank)
+
+    def overlap(self, prompt: Prompt) -> RadixOverlap:
+        """How deep each rank's coverage of a prompt reaches. Changes nothing.
+
+        Raises:
+            BlockSizeMismatch: The prompt was cut into blocks of another size.
+
+        Cost: O(segments on the path). Never a checkpoint.
+        """
+        if prompt.block_size != self.block_size:
+            raise BlockSizeMismatch(prompt.block_size, self.block_size)
+        tree = self._tree
+        return RadixOverlap(walk(tree.root, prompt.blocks), tree.table)
+
+    def expire(
+        self, now: float, limit: int = 512, ranks: Collection[Rank] | None = None
+    ) -> Expired:
+        """End leases whose deadline has come, a bounded slice of them.
+
+        Args:
+            now: Seconds on the clock of `apply`.
+            limit: Timer entries to look at, at least 1.
+            ranks: Touch and report these only; `None` means all.
+
+        Raises:
+            ValueError: `limit` is below 1.
+
+        Cost: O(ranks asked for + entries). Never a checkpoint.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be >= 1, got {limit}")
+        room, blocks, following = limit, 0, math.inf
+        for holder in self._holders(ranks):
+            timers = holder.timers
+            if room and timers.live and timers.next_deadline() <= now:
+                looked, ended = expire(self._tree, holder, now, room)
+                room -= looked
+                blocks += ended
+            following = min(following, timers.next_deadline())
+        return Expired(limit - room, blocks, following)
+
+    def next_deadline(self, ranks: Collection[Rank] | None = None) -> float:
+        """When `expire` is needed next, infinity when no lease ends. O(ranks asked for)."""
+        holders = self._holders(ranks)
+        return min([holder.timers.next_deadline() for holder in holders], default=math.inf)
+
+    def _holders(self, ranks: Iterable[Rank] | None) -> list[Holder]:
+        known = self._tree.ranks
+        if ranks is None:
+            return list(known.values())
+        return [known[rank] for rank in ranks if rank in known]
+
+    def drop(self, worker_id: str, dp_rank: int | None = None) -> int:
+        """Forget a worker's ranks (or one): coverage, leases and slots; the blocks that went.
+
+        Cost: O(ranks + segments of those ranks and their names). Never a checkpoint.
+        """
+        tree = self._tree
+        gone = [r for r in tree.ranks if r[0] == worker_id and dp_rank in (None, r[1])]
+        blocks = 0
+        for rank in gone:
+            holder = tree.ranks[rank]
+            blocks += tree.clear(holder)
+            tree.retire(holder)
+        return blocks
+
+    def statistics(self) -> RadixStatistics:
+        """Counters, a snapshot. O(ranks)."""
+        tree = self._tree
+        holders = tree.ranks.values()
+        return RadixStatistics(
+            ranks=len(holders),
+            blocks=sum([h.blocks for h in holders]),
+            leased_blocks=sum([h.blocks - h.confirmed for h in holders]),
+            entries=tree.entries,
+            segments=tree.nodes,
+            timers=sum([h.timers.live + h.timers.stale for h in holders]),
+        )
+
+    def digest(self) -> str:
+        """16 hex digits that are equal where confirmed coverage is. O(confirmed blocks)."""
+        return digest(self._tree)
+
+    def check(self) -> None:
+        """Assert every invariant and recount every counter. O(everything); for tests."""
+        check(self._tree)
+
+
+def _require_packed(blocks: bytes) -> None:
+    if not isinstance(blocks, bytes):
+        raise TypeError(f"blocks are packed in bytes, got {type(blocks).__name__}")
+    if len(blocks) & 7:
+        raise PackedLengthInvalid(len(blocks))
+
+
+def _pack_names(names: Sequence[int]) -> bytes:
+    try:
+        return struct.pack(f">{len(names)}Q", *names)
+    except (struct.error, TypeError) as error:
+        raise MutationInvalid(
+            f"sequence hashes are unsigned 64-bit integers (see engine_hash): {error}"
+        ) from error

@@ -1,0 +1,198 @@
+"""The tree of segments and who holds them: every change of shape goes through here.
+
+Invariants, asserted by `RadixIndex.check`:
+
+- A segment's blocks all have the same holders; each holder confirmed all of them or leases all of
+  them until the same deadline.
+- A node without holders has a descendant with one (else it is detached).
+- No node could be merged with its only child (else it is): they differ in a holder, a deadline or
+  in who shares their names.
+
+So the number of nodes follows the coverage that is alive, not its history.
+"""
+
+from kvlanes.indexer._mutations import Rank
+from kvlanes.indexer._radix_holder import Holder, SlotTable, bits
+from kvlanes.indexer._radix_names import SharedNames
+from kvlanes.indexer._radix_node import NO_KIDS, Node
+
+
+class SegmentTree:
+    """Segments, holders and names of one index. Written by `RadixIndex` and its stores only."""
+
+    __slots__ = (
+        "_free",
+        "_groups",
+        "entries",
+        "holders",
+        "names",
+        "nodes",
+        "ranks",
+        "root",
+        "table",
+        "tick_seconds",
+    )
+
+    def __init__(self, tick_seconds: float) -> None:
+        self.tick_seconds = tick_seconds
+        self.root = Node(b"", 0, None)
+        self.root.kids = {}
+        self.names = SharedNames()
+        self.ranks: dict[Rank, Holder] = {}
+        # By slot; the holder of a retired slot stays until the slot is given away again.
+        self.holders: list[Holder] = []
+        self.table = SlotTable()
+        self._free: list[int] = []
+        self._groups: dict[int, list[Holder]] = {}  # memo of `group`
+        self.nodes = 0  # without the root
+        self.entries = 0  # blocks of all nodes, each counted once
+
+    # Ranks
+
+    def register(self, rank: Rank) -> Holder:
+        """Make a rank known and give it a slot, a retired one if there is any."""
+        if self._free:
+            slot = self._free.pop()
+            self.table = self.table.with_slot(slot, rank)
+            holder = self.holders[slot] = Holder(rank, slot, self.tick_seconds)
+        else:
+            holder = Holder(rank, self.table.append(rank), self.tick_seconds)
+            self.holders.append(holder)
+        self.ranks[rank] = holder
+        self._groups.clear()
+        return holder
+
+    def retire(self, holder: Holder) -> None:
+        """Forget a rank that holds nothing any more; its bit is in no mask."""
+        assert not holder.segments
+        del self.ranks[holder.rank]
+        self._free.append(holder.slot)
+
+    def group(self, mask: int) -> list[Holder]:
+        """The holders of a mask, by slot. O(holders) the first time."""
+        found = self._groups.get(mask)
+        if found is None:
+            if len(self._groups) >= 128:
+                self._groups.clear()
+            found = self._groups[mask] = [self.holders[slot] for slot in bits(mask)]
+        return found
+
+    # Shape
+
+    def grow(self, parent: Node, edge: bytes) -> Node:
+        """A new node that nobody holds yet."""
+        node = Node(edge, 0, parent)
+        parent.add(node)
+        self.nodes += 1
+        self.entries += len(edge) >> 3
+        return node
+
+    def split(self, node: Node, cut: int) -> Node:
+        """Cut a segment after `cut` bytes; the first part, whose only child is the second.
+
+        Cost: O(holders), and with names O(names of the part that becomes a new node).
+        """
+        edge, parent = node.edge, node.parent
+        assert parent is not None
+        if cut * 2 > len(edge) and node.named:
+            # Many names stay, few move.
+            part = Node(edge[cut:], node.held, node)
+            head, tail = node, part
+            tail.take_children(node)
+        else:
+            part = Node(edge[:cut], node.held, parent)
+            head, tail = part, node
+            parent.replace(node, head)
+        head.edge, tail.edge = edge[:cut], edge[cut:]
+        head.only, tail.parent = tail, head
+        for holder in self.group(node.held):
+            holder.split(node, part)
+        if node.named or node.aliases:
+            self.names.split(head, tail, node, self.holders)
+        self.nodes += 1
+        return head
+
+    def alike(self, head: Node) -> bool:
+        """Whether a node has an only child and nothing tells their blocks apart. O(holders)."""
+        tail = head.only
+        if tail is None or head.held != tail.held or head.named != tail.named:
+            return False
+        if (head.aliases or {}).keys() != (tail.aliases or {}).keys():
+            return False
+        for holder in self.group(head.held):
+            if holder.segments[head] != holder.segments[tail]:
+                return False
+        return True
+
+    def merge(self, head: Node) -> Node:
+        """Make one segment of a node and its only child, which are alike.
+
+        Cost: O(holders), and with names O(names of the part that goes).
+        """
+        tail, parent, named = head.only, head.parent, head.named or head.aliases
+        assert tail is not None
+        assert parent is not None
+        edge = head.edge + tail.edge
+        if named and len(tail.edge) < len(head.edge):
+            node, gone = head, tail
+            head.take_children(tail)
+        else:
+            node, gone = tail, head
+            tail.edge = edge
+            parent.replace(head, tail)
+        for holder in self.group(gone.held):
+            holder.merge(gone)
+        if named:
+            self.names.merge(head, tail, node, self.holders)
+        node.edge = edge
+        self._bury(gone)
+        return node
+
+    def _bury(self, node: Node) -> None:
+        """Let a node go. A stale timer may still refer to it, hence nothing big stays in it."""
+        node.edge, node.parent, node.held, node.named = b"", None, 0, 0
+        node.only, node.kids = None, NO_KIDS
+        self.nodes -= 1
+
+    def tidy(self, node: Node) -> None:
+        """Detach or merge what a change at `node` left: the one place where nodes end."""
+        while not node.held and node.only is None and not node.kids:
+            parent = node.parent
+            if parent is None:
+                return
+            parent.discard(node)
+            self.entries -= len(node.edge) >> 3
+            self._bury(node)
+            node = parent
+        if self.alike(node):
+            node = self.merge(node)
+        if node.parent is not None and node.parent.only is node and self.alike(node.parent):
+            self.merge(node.parent)
+
+    # Coverage
+
+    def forget(self, holder: Holder, node: Node) -> None:
+        """A rank holds a segment no more; the caller tidies."""
+        if holder.forget(node):
+            self.names.take(holder, node)
+
+    def lapse(self, holder: Holder, node: Node) -> None:
+        """A lease ended at its time; its timer entry has been taken out already."""
+        del holder.segments[node]
+        node.held ^= holder.bit
+        holder.blocks -= len(node.edge) >> 3
+        self.tidy(node)
+
+    def clear(self, holder: Holder) -> int:
+        """A rank holds nothing any more; the blocks that went. O(segments and their names)."""
+        gone, nodes, bit = holder.blocks, list(holder.segments), holder.bit
+        for node in nodes:
+            node.held ^= bit
+            if node.named & bit or (node.aliases and holder.slot in node.aliases):
+                self.names.take(holder, node)
+        holder.reset()
+        # Last first: what was stored last lies deepest, as a rule, and takes its parents with it.
+        for node in reversed(nodes):
+            if node.parent is not None:
+                self.tidy(node)
+        return gone
