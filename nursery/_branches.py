@@ -59,6 +59,8 @@ async def run_branches(
 
     async def run_some() -> None:
         for ordinal, branch in pending:
+            if errors:
+                return
             try:
                 results[ordinal] = await branch()
             except Exception as error:

@@ -1,0 +1,370 @@
+"""Blocking calls under a permit. Real threads stand behind gates; lengths of calls are virtual."""
+
+import ast
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from outcome import Error, Value
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kvlanes.admission import AdmissionGate, CapacityExhausted, DeadlinePassed, WaitsForItself
+from kvlanes.admission._threads import ThreadLimiter
+from kvlanes.engine.testing import ThreadGate, VirtualThreads, assert_idle, checked_gate
+
+TESTS = Path(__file__).parent.parent
+
+
+@asynccontextmanager
+async def virtual(
+    *lengths: float | None, total: int = 4, slots: int = 40, queue_limit: int = 0
+) -> AsyncIterator[AdmissionGate]:
+    """A checked gate whose blocking calls take these virtual seconds, one after the other."""
+    async with trio.open_nursery() as nursery:
+        threads = VirtualThreads(nursery, iter(lengths))
+        gate = AdmissionGate(total, preflight_slots=slots, queue_limit=queue_limit, runner=threads)
+        async with checked_gate(gate):
+            yield gate
+        assert threads.running == 0
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    return [(record.levelno, record.getMessage()) for record in caplog.records]
+
+
+async def test_the_result_and_the_error_of_a_thread_come_back() -> None:
+    gate = AdmissionGate(2)
+    with gate.admit_nowait(2) as permit:
+        assert await permit.run_blocking(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await permit.run_blocking(divmod, 7, 0)
+        assert gate.statistics().requests[0].doing == ("admitted",)
+    assert_idle(gate)
+
+
+async def test_an_asynchronous_function_is_refused() -> None:
+    gate = AdmissionGate(1)
+
+    async def wrong() -> None:
+        """Never run."""
+
+    with gate.admit_nowait() as permit, pytest.raises(TypeError, match="got the asynchronous"):
+        await permit.run_blocking(wrong)  # type: ignore[unused-coroutine]
+    assert_idle(gate)
+
+
+async def test_a_thread_abandoned_by_its_caller_keeps_the_weight_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    gate = AdmissionGate(4)
+    blocking = ThreadGate[str]()
+    with trio.CancelScope() as scope, gate.admit_nowait(3, request_id="r1") as permit:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(permit.run_blocking, blocking)
+            await blocking.entered.wait()
+            assert gate.statistics().requests[0].doing == ("admitted", "preflight")
+            scope.cancel()
+    assert (gate.free, gate.statistics().threads) == (1, 1)
+    assert gate.statistics().requests[0].doing == ("preflight",)
+    blocking.open("late")
+    await gate.wait_idle()
+    assert_idle(gate)
+    text = "blocking call of request r1 ended with a result after its caller had left"
+    assert logged(caplog) == [(logging.INFO, text)]
+
+
+async def test_the_error_of_an_abandoned_thread_is_logged_by_kind_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = AdmissionGate(4)
+    blocking = ThreadGate[str]()
+    with trio.CancelScope() as scope, gate.admit_nowait(request_id="r2") as permit:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(permit.run_blocking, blocking)
+            await blocking.entered.wait()
+            scope.cancel()
+    blocking.fail(ValueError("the prompt was: secret"))
+    await gate.wait_idle()
+    ((level, text),) = logged(caplog)
+    assert level == logging.WARNING
+    assert "request r2 ended with ValueError" in text
+    assert "secret" not in caplog.text
+
+
+async def test_the_outcome_of_an_abandoned_thread_is_stored_on_its_hold() -> None:
+    gate = AdmissionGate(4)
+    for value in (Value("late"), Error(ValueError("late"))):
+        blocking = ThreadGate[str]()
+        with gate.admit_nowait() as permit, permit.hold("preflight") as hold:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(
+                        gate._threads.run, hold, "family", blocking, (), float("inf")
+                    )
+                    await blocking.entered.wait()
+                    scope.cancel()
+            permit.close()
+            if isinstance(value, Value):
+                blocking.open(value.value)
+            else:
+                blocking.fail(value.error)
+            await gate.wait_idle()
+        assert hold.outcome == value
+
+
+async def test_cancelled_on_entry_the_function_never_runs() -> None:
+    gate = AdmissionGate(1)
+    ran: list[int] = []
+    with gate.admit_nowait() as permit:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await permit.run_blocking(ran.append, 1)
+        assert scope.cancelled_caught
+        assert gate.statistics().requests[0].doing == ("admitted",)
+    assert ran == []
+    assert_idle(gate)
+
+
+async def test_cancelled_while_it_waits_for_a_thread() -> None:
+    gate = AdmissionGate(2, preflight_slots=1)
+    blocking = ThreadGate[None]()
+    ran: list[int] = []
+    with gate.admit_nowait() as first, gate.admit_nowait() as second:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.run_blocking, blocking)
+            await blocking.entered.wait()
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as inner:
+                    inner.start_soon(second.run_blocking, ran.append, 1)
+                    await wait_all_tasks_blocked()
+                    assert gate.statistics().waiting_for_thread == 1
+                    scope.cancel()
+            assert gate.statistics().waiting_for_thread == 0
+            assert gate.statistics().requests[1].doing == ("admitted",)
+            blocking.open(None)
+    assert ran == []
+    assert_idle(gate)
+
+
+async def test_a_thread_that_cannot_start_gives_everything_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with virtual(None, 1.0) as gate:
+        with gate.admit_nowait(4) as permit:
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await permit.run_blocking(int)
+            assert gate.statistics().threads == 0
+            assert await permit.run_blocking(int) == 0
+
+
+async def test_a_release_that_finds_its_caller_gone_does_not_raise() -> None:
+    """Trio swallows what a limiter's release raises, or lets it replace the result."""
+    raised: list[Exception] = []
+
+    async def watching(call: Callable[[], None], limiter: ThreadLimiter) -> None:
+        await limiter.acquire_on_behalf_of("thread")
+        call()
+        try:
+            limiter.release_on_behalf_of("thread")
+        except Exception as error:
+            raised.append(error)
+
+    gate = AdmissionGate(1, runner=watching)
+    with gate.admit_nowait() as permit:
+        assert await permit.run_blocking(int) == 0
+    assert raised == []
+    assert_idle(gate)
+
+
+async def test_p17_at_the_deadline_the_caller_leaves_at_once_and_the_thread_keeps_its_hold(
+    autojump_clock: MockClock,
+) -> None:
+    async with virtual(1.0, total=2) as gate:
+        start = trio.current_time()
+        await trio.sleep(0.5)
+        with gate.admit_nowait() as permit, pytest.raises(DeadlinePassed) as passed:
+            await permit.run_blocking(int, deadline=start + 1)
+        assert passed.value.phase == "preflight"
+        assert trio.current_time() == start + 1
+        assert gate.free == 1
+        assert gate.statistics().requests[0].doing == ("overrun",)
+        await trio.sleep_until(start + 1.499)
+        assert gate.free == 1
+        await trio.sleep_until(start + 1.501)
+        assert gate.free == 2
+
+
+async def test_waiting_for_a_thread_counts_within_the_deadline(
+    autojump_clock: MockClock,
+) -> None:
+    async with virtual(5.0, slots=1) as gate:
+        with gate.admit_nowait() as first, gate.admit_nowait() as second:
+            with trio.move_on_after(0.5):
+                await first.run_blocking(int)  # its thread goes on
+            start = trio.current_time()
+            with pytest.raises(DeadlinePassed, match="during preflight queue") as passed:
+                await second.run_blocking(int, deadline=start + 2)
+            assert passed.value.phase == "preflight queue"
+            assert gate.statistics().requests[1].doing == ("admitted",)
+            assert trio.current_time() == start + 2
+
+
+async def test_a_past_deadline_starts_no_thread() -> None:
+    gate = AdmissionGate(1)
+    ran: list[int] = []
+    with gate.admit_nowait() as permit:
+        with pytest.raises(DeadlinePassed, match="preflight queue"):
+            await permit.run_blocking(ran.append, 1, deadline=trio.current_time())
+        assert gate.statistics().requests[0].doing == ("admitted",)
+    assert ran == []
+    assert_idle(gate)
+
+
+async def test_a_result_counts_by_when_the_thread_ended(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both are ready in one tick: an end at the deadline is too late, whoever wakes first."""
+    caplog.set_level(logging.INFO)
+    gate = AdmissionGate(1)
+    blocking = ThreadGate[int]()
+    deadline = trio.current_time() + 1
+
+    def leave() -> int:
+        value = blocking()
+        mock_clock.jump(1)  # the loop learns of the end at the deadline
+        return value
+
+    async def let_go() -> None:
+        await blocking.entered.wait()
+        blocking.open(7)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(let_go)
+        with gate.admit_nowait(request_id="r3") as permit, pytest.raises(DeadlinePassed):
+            await permit.run_blocking(leave, deadline=deadline)
+    await gate.wait_idle()
+    assert [text for _, text in logged(caplog)] == [
+        "blocking call of request r3 ended with a result after its caller had left"
+    ]
+
+
+async def test_an_end_before_the_deadline_counts_although_the_caller_is_cancelled(
+    autojump_clock: MockClock,
+) -> None:
+    async with virtual(1.0) as gate:
+        with gate.admit_nowait() as permit:
+            assert await permit.run_blocking(lambda: 7, deadline=trio.current_time() + 1.001) == 7
+
+
+async def test_p54_one_slot_and_one_permit_serve_fifty_requests_in_turn(
+    autojump_clock: MockClock,
+) -> None:
+    async with virtual(*itertools.repeat(1.0, 50), total=1, slots=1, queue_limit=50) as gate:
+        done: list[int] = []
+
+        async def request(number: int) -> None:
+            with await gate.admit() as permit:
+                await permit.run_blocking(done.append, number)
+
+        with trio.fail_after(1000):
+            async with trio.open_nursery() as nursery:
+                for number in range(50):
+                    nursery.start_soon(request, number)
+        assert sorted(done) == list(range(50))
+
+
+async def test_p54_a_call_back_from_the_thread_is_refused_by_name(mock_clock: MockClock) -> None:
+    """It would wait for the permit of the very request that it works for."""
+    gate = AdmissionGate(1, queue_limit=4, preflight_slots=1)
+
+    def calls_back(request_id: str | None) -> None:
+        async def ask_again() -> None:
+            await gate.admit(request_id=request_id)
+
+        with pytest.raises(WaitsForItself, match="asked 1 while this request holds 1 of at most 1"):
+            trio.from_thread.run(ask_again)
+
+    for outer in ("r1", None):
+        for inner in ("r1", "another", None):
+            with gate.admit_nowait(request_id=outer) as permit:
+                await permit.run_blocking(calls_back, inner)
+    assert_idle(gate)
+
+
+async def test_p54_a_call_back_never_waits_even_where_it_could_be_served(
+    mock_clock: MockClock,
+) -> None:
+    gate = AdmissionGate(2, queue_limit=4)
+
+    def calls_back() -> None:
+        async def ask_again() -> None:
+            await gate.admit()
+
+        with pytest.raises(CapacityExhausted):
+            trio.from_thread.run(ask_again)
+
+    with gate.admit_nowait(), gate.admit_nowait() as permit:
+        await permit.run_blocking(calls_back)
+    assert_idle(gate)
+
+
+async def test_the_caller_is_known_only_while_its_call_runs() -> None:
+    gate = AdmissionGate(1, queue_limit=4)
+    with gate.admit_nowait() as permit:
+        await permit.run_blocking(int)
+    with await gate.admit():
+        pass
+    assert_idle(gate)
+
+
+async def test_p56_cancelling_after_the_thread_has_finished_costs_no_thread(
+    autojump_clock: MockClock,
+) -> None:
+    lengths: Iterator[float] = itertools.repeat(1.0)
+    async with virtual(*itertools.islice(lengths, 101), slots=1) as gate:
+        for _ in range(100):
+            with trio.move_on_after(1.1), gate.admit_nowait() as permit:
+                await permit.run_blocking(int)
+                await trio.sleep(5)
+            assert gate.statistics().threads == 0
+        with gate.admit_nowait() as permit:
+            before = trio.current_time()
+            await permit.run_blocking(int)
+            assert trio.current_time() == before + 1
+
+
+async def test_a_cancelled_thread_may_leave_early() -> None:
+    gate = AdmissionGate(1)
+    entered = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def polls() -> None:
+        token.run_sync_soon(entered.set)
+        while True:
+            trio.from_thread.check_cancelled()
+
+    with trio.CancelScope() as scope, gate.admit_nowait() as permit:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(permit.run_blocking, polls)
+            await entered.wait()
+            scope.cancel()
+    await gate.wait_idle()
+    assert_idle(gate)
+
+
+def test_p75_no_test_combines_the_jumping_clock_with_a_thread() -> None:
+    """The clock cannot see threads: a deadline of 300 s passes while one works for 1 ms."""
+    threads = {"ThreadGate", "to_thread", "from_thread"}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                names |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+                arguments = {argument.arg for argument in node.args.args}
+                jumps = "autojump_clock" in arguments or "autojump_threshold" in names
+                assert not (jumps and names & threads), f"{path}: {node.name}"
