@@ -1,0 +1,105 @@
+"""How far a stream was followed, and what the next batch means for that. Pure.
+
+The *watermark* names the last batch that was applied: the publisher's incarnation when it sends
+one, the sequence number, the checksum of the payload. A sequence number alone cannot tell that
+an engine restarted and went past the mark meanwhile, so every replay asks for the watermark's own
+batch again: the same checksum is the same engine.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+import attrs
+
+from kvlanes.engine.feeds._frames import Frame
+
+
+class Watermark(NamedTuple):
+    """The last batch applied."""
+
+    incarnation: bytes
+    sequence: int
+    checksum: int
+
+
+class Verdict(Enum):
+    """What a batch is, seen from the watermark."""
+
+    NEXT = "next"
+    DUPLICATE = "duplicate"
+    GAP = "gap"
+    RESTARTED = "restarted"
+
+
+@attrs.define(eq=False)
+class Cursor:
+    """The watermark of one publisher's stream. Written only by the task that follows it.
+
+    Attributes:
+        watermark: `None` until the first batch.
+    """
+
+    watermark: Watermark | None = None
+
+    @property
+    def expected(self) -> int:
+        """The sequence number that comes next."""
+        return 0 if self.watermark is None else self.watermark.sequence + 1
+
+    def judge(self, frame: Frame, *, scoped: bool = True) -> Verdict:
+        """Say what a batch is, without changing anything.
+
+        Args:
+            frame: The batch.
+            scoped: Whether it came over a connection that belongs to one publisher process. If
+                not, a number that went back may be a restart.
+        """
+        mark = self.watermark
+        if mark is None:
+            return Verdict.NEXT if frame.sequence == 0 else Verdict.GAP
+        if mark.incarnation and frame.incarnation and mark.incarnation != frame.incarnation:
+            return Verdict.RESTARTED
+        if frame.sequence > mark.sequence:
+            return Verdict.NEXT if frame.sequence == mark.sequence + 1 else Verdict.GAP
+        if frame.sequence == mark.sequence:
+            same = frame.checksum == mark.checksum
+            return Verdict.DUPLICATE if same else Verdict.RESTARTED
+        return Verdict.DUPLICATE if scoped else Verdict.RESTARTED
+
+    def advance(self, frame: Frame) -> None:
+        """The batch was applied."""
+        self.watermark = Watermark(frame.incarnation, frame.sequence, frame.checksum)
+
+    def forget(self) -> None:
+        """Another publisher process begins: nothing of the old one counts."""
+        self.watermark = None
+
+
+class Replay:
+    """One replay, from the watermark inclusive: what each reply means, and what its end means.
+
+    Attributes:
+        start: The sequence number to ask for.
+        seen: Replies so far.
+    """
+
+    __slots__ = ("_cursor", "_mark", "seen", "start")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._mark = cursor.watermark
+        self.start = 0 if self._mark is None else self._mark.sequence
+        self.seen = 0
+
+    def judge(self, frame: Frame) -> Verdict:
+        """Say what a reply is; a first reply past the watermark is a gap: its batch is gone."""
+        first = self.seen == 0
+        self.seen += 1
+        if first or frame.sequence >= self._cursor.expected:
+            return self._cursor.judge(frame)
+        return Verdict.DUPLICATE
+
+    def ended(self) -> Verdict:
+        """Judge the end marker: a publisher that lacks our watermark's batch is another one."""
+        unknown = self._mark is not None and self.seen == 0
+        return Verdict.RESTARTED if unknown else Verdict.NEXT

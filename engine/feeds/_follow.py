@@ -1,0 +1,314 @@
+"""Follows one publisher over one connection after the other: watermark, replays, losses.
+
+    connect ── replay from the watermark ──▶ live ── gap, unreadable, idle ──▶ replay ──▶ live
+                      │ other checksum, or nothing but the end marker
+                      ▼
+               another engine process: empty the rank, forget the watermark, connect anew
+
+Two rules keep the index from over-reporting. What was missed and cannot be replayed may have
+removed blocks, so it empties the rank. And the live socket is not read while a replay runs: the
+library holds the messages, and what overflows there is an ordinary gap.
+"""
+
+import math
+from collections.abc import Collection
+
+import trio
+
+from kvlanes.engine.feeds._cursor import Cursor, Replay, Verdict
+from kvlanes.engine.feeds._decode import decode
+from kvlanes.engine.feeds._errors import (
+    FrameInvalid,
+    PublisherRestarted,
+    ReplayTruncated,
+    ResyncNeeded,
+)
+from kvlanes.engine.feeds._events import Batch
+from kvlanes.engine.feeds._feed import Feed, FeedState
+from kvlanes.engine.feeds._frames import Frame
+from kvlanes.engine.feeds._ledger import Ledger
+from kvlanes.engine.feeds._options import FollowOptions
+from kvlanes.engine.feeds._protocols import EventSink, Link
+from kvlanes.indexer import Clear, Rank
+
+_REPLAYS_WITHOUT_PROGRESS = 3
+_BLOCKS_A_SCHEDULING_POINT = 256
+_NAMED_RANKS = 1024  # numbers that may be remembered: they come from the wire
+
+
+class Follower:
+    """Applies one publisher's batches to a sink, each exactly once and in order.
+
+    Lives as long as its source, across connections. One task runs it and writes its cursor,
+    ledgers and feed. A batch is decided and entered in one step; then the index is told; then
+    the watermark moves. Only the end of the source cancels in between, and coverage ends with it.
+    """
+
+    def __init__(
+        self,
+        sink: EventSink,
+        feed: Feed,
+        options: FollowOptions,
+        elsewhere: Collection[int] = (),
+    ) -> None:
+        """Make a follower that holds nothing yet.
+
+        Args:
+            sink: Where the mutations go.
+            feed: What the follower writes about itself.
+            options: How to follow.
+            elsewhere: Ranks of the same worker that have a stream of their own.
+        """
+        self.feed = feed
+        self.cursor = Cursor()
+        self._sink = sink
+        self._options = options
+        self._elsewhere = elsewhere
+        self._whole = True  # nothing was lost since the engine process began
+        self._verified = True  # the last replay ran to its end
+        self._ask_again_at = -math.inf
+        self._ledgers = {feed.rank: self._new_ledger(feed.rank)}
+        self._by_number: dict[int | None, Ledger] = {None: self._ledgers[feed.rank]}
+        self._work = 0
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """One for each rank that the stream has named, the configured one first."""
+        return tuple(self._ledgers.values())
+
+    async def begin(self) -> None:
+        """Empty what an earlier source may have left in the index."""
+        await self._sink.apply(self.feed.rank, [Clear(self.feed.rank)])
+
+    async def restart(self) -> None:
+        """Begin with another engine process: everything that was known of the old one ends."""
+        self.cursor.forget()
+        self._whole = True
+        for ledger in self.ledgers:
+            ledger.restart()
+            await self._sink.restart(ledger.rank)
+
+    async def follow(self, link: Link) -> None:
+        """Follow one connection until it ends.
+
+        Raises:
+            ConnectionLost: It ended.
+            PublisherRestarted: Another engine process answers; `restart` before going on.
+            ResyncNeeded: The index lost what it was told; `restart` before going on.
+        """
+        self.feed.become(FeedState.SYNCING)
+        self._ask_again_at = -math.inf
+        if link.replayable:
+            await self._replay(link)
+        elif self.cursor.watermark is not None:
+            # Nobody can tell whether this is the process that was followed before.
+            await self.restart()
+        while True:
+            self._settle()
+            await self._step(link)
+
+    def _settle(self) -> None:
+        """Show how far the coverage can be trusted now."""
+        self._whole = all(ledger.complete for ledger in self._ledgers.values())
+        state = FeedState.LIVE if self._whole else FeedState.PARTIAL
+        if not self._verified:
+            state = FeedState.UNTRUSTED
+        if state is not self.feed.state:
+            self.feed.become(state)
+
+    async def _step(self, link: Link) -> None:
+        try:
+            frame = await link.receive(self._options.idle_seconds)
+        except FrameInvalid as error:
+            await self._take_unreadable(str(error), link)
+            return
+        if frame is not None:
+            await self._take(frame, link)
+            return
+        self._require_coverage(self.feed.rank)
+        if link.replayable:
+            await self._replay(link)  # a lost tail has no successor that reveals it
+
+    # -- live batches
+
+    async def _take_unreadable(self, why: str, link: Link) -> None:
+        """A message that is no batch stands for one that was lost."""
+        self._unreadable(why)
+        if not (link.replayable and await self._replay(link)):
+            await self._lose(why)
+
+    async def _take(self, frame: Frame, link: Link) -> None:
+        verdict = self.cursor.judge(frame, scoped=link.scoped)
+        if verdict is Verdict.DUPLICATE:
+            self.feed.counts.duplicates += 1
+            return
+        batch = decode(frame.payload, self._options.limit_hashes)
+        if verdict is Verdict.NEXT and batch.readable:
+            await self._apply(frame, batch)
+            return
+        if verdict is Verdict.GAP:
+            self.feed.counts.gaps += 1
+        elif verdict is Verdict.NEXT:
+            self._unreadable(f"batch {frame.sequence} is not readable")
+        known = link.scoped
+        if link.replayable:
+            known = await self._replay(link) or known
+        await self._take_anyway(frame, batch, scoped=known, link=link)
+
+    async def _take_anyway(self, frame: Frame, batch: Batch, *, scoped: bool, link: Link) -> None:
+        """Once a replay has brought what it can, a batch is what it is."""
+        verdict = self.cursor.judge(frame, scoped=scoped)
+        if verdict is Verdict.DUPLICATE:
+            self.feed.counts.duplicates += 1
+            return
+        if verdict is Verdict.RESTARTED:
+            if link.scoped:
+                raise PublisherRestarted(f"batch {frame.sequence} is not the one that was applied")
+            self.feed.counts.restarts += 1
+            await self.restart()
+            verdict = self.cursor.judge(frame)
+        if verdict is Verdict.GAP:
+            await self._lose(f"batches {self.cursor.expected} to {frame.sequence - 1} are lost")
+        await self._apply(frame, batch)
+
+    def _unreadable(self, why: str) -> None:
+        self.feed.counts.unreadable_batches += 1
+        self.feed.error = why
+        self.feed.become(FeedState.UNTRUSTED)
+
+    # -- replays
+
+    async def _replay(self, link: Link) -> bool:
+        """Ask for what came after the watermark until nothing is missing.
+
+        Returns:
+            Whether the publisher answered to the end, so that it is known to be the same process.
+        """
+        if trio.current_time() < self._ask_again_at:
+            return False
+        async with self._sink.replays:
+            self._verified = await self._replay_until_whole(link)
+        link.check()  # what answered may be the successor of the process we are connected to
+        if not self._verified:
+            self._ask_again_at = trio.current_time() + self._options.replay_pause_seconds
+        return self._verified
+
+    async def _replay_until_whole(self, link: Link) -> bool:
+        deadline = trio.current_time() + self._options.replay_seconds
+        fruitless = 0
+        while fruitless < _REPLAYS_WITHOUT_PROGRESS and trio.current_time() < deadline:
+            before = self.cursor.watermark
+            last = fruitless == _REPLAYS_WITHOUT_PROGRESS - 1
+            if await self._replay_once(link, deadline, last):
+                return True
+            self.feed.counts.truncated_replays += 1
+            fruitless = fruitless + 1 if self.cursor.watermark == before else 0
+        return False
+
+    async def _replay_once(self, link: Link, deadline: float, last: bool) -> bool:
+        """One request; whether its answer came to its end without a hole.
+
+        Between two replies the time is looked at; no scope cancels, or it could tear a batch.
+        """
+        replay = Replay(self.cursor)
+        self.feed.counts.replays += 1
+        with link.replay(replay.start) as replies:
+            while trio.current_time() < deadline:
+                try:
+                    frame = await replies.receive(self._options.replay_idle_seconds)
+                except (ReplayTruncated, FrameInvalid) as error:
+                    self.feed.error = str(error)
+                    return False
+                if frame is None:
+                    return self._ended(replay)
+                if not await self._take_reply(frame, replay, last):
+                    return False
+        return False
+
+    def _ended(self, replay: Replay) -> bool:
+        if replay.ended() is Verdict.RESTARTED:
+            raise PublisherRestarted(f"the publisher does not know batch {replay.start}")
+        return True
+
+    async def _take_reply(self, frame: Frame, replay: Replay, last: bool) -> bool:
+        """Apply one reply; false when there is a hole before it that another try may fill."""
+        verdict = replay.judge(frame)
+        if verdict is Verdict.RESTARTED:
+            raise PublisherRestarted(f"batch {frame.sequence} is not the one that was applied")
+        if verdict is Verdict.DUPLICATE:
+            return True
+        if verdict is Verdict.GAP:
+            rotated = replay.seen == 1  # older batches left the publisher's buffer for good
+            if not rotated and not last:
+                return False
+            await self._lose(f"batches {self.cursor.expected} to {frame.sequence - 1} are lost")
+        await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
+        return True
+
+    # -- coverage
+
+    async def _apply(self, frame: Frame, batch: Batch) -> None:
+        """Enter a batch, tell the index, move the watermark."""
+        ledger = self._by_number.get(batch.dp_rank) or self._name(batch.dp_rank)
+        mutations = ledger.apply(batch)
+        applied = await self._sink.apply(ledger.rank, mutations) if mutations else ()
+        self.cursor.advance(frame)
+        self._note(batch, ledger)
+        if any(result.missing_parent for result in applied):
+            self._require_coverage(ledger.rank)
+        await self._breathe(sum(map(sum, applied)))
+
+    def _note(self, batch: Batch, ledger: Ledger) -> None:
+        feed = self.feed
+        feed.counts.batches += 1
+        if batch.dp_rank is not None and batch.dp_rank != feed.rank.dp_rank:
+            feed.counts.rank_mismatches += 1
+        feed.watermark = self.cursor.watermark
+        feed.blocks = len(ledger)
+        feed.arrived(trio.current_time(), batch.timestamp)
+        feed.changed()
+
+    async def _breathe(self, blocks: int) -> None:
+        """A scheduling point for so much work, or a busy publisher starves everybody else."""
+        self._work += 1 + blocks
+        if self._work >= _BLOCKS_A_SCHEDULING_POINT:
+            self._work = 0
+            await trio.lowlevel.checkpoint()
+
+    async def _lose(self, why: str) -> None:
+        """Empty the coverage: what was missed may have removed any of it."""
+        self.feed.counts.losses += 1
+        self.feed.error = why
+        for ledger in self.ledgers:
+            await self._sink.apply(ledger.rank, [ledger.lose()])
+        self._whole = False
+
+    def _require_coverage(self, rank: Rank) -> None:
+        if self._sink.lost(rank):
+            raise ResyncNeeded(f"the index lost the coverage of {rank}")
+
+    def _name(self, number: int | None) -> Ledger:
+        """The ledger of a rank that the stream names for the first time.
+
+        The engine knows its ranks better than a port does; but a rank that another stream
+        follows, or that the worker does not have, is taken for this stream's own.
+        """
+        rank = None
+        if number is not None and number >= 0 and number not in self._elsewhere:
+            rank = self._sink.rank(number)
+        if rank is None:
+            rank = self.feed.rank
+        elif rank not in self._ledgers:
+            self._ledgers[rank] = self._new_ledger(rank)
+        if len(self._by_number) < _NAMED_RANKS:
+            self._by_number[number] = self._ledgers[rank]
+        return self._ledgers[rank]
+
+    def _new_ledger(self, rank: Rank) -> Ledger:
+        return Ledger(
+            rank,
+            self._sink.block_size,
+            counting=self._options.counting,
+            group=self._options.group,
+            complete=self._whole,
+        )

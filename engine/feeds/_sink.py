@@ -1,0 +1,81 @@
+"""Feeds into lanes: what a worker's events do to the index."""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from kvlanes.engine.feeds._errors import ResyncNeeded
+from kvlanes.engine.feeds._feed import Feed
+from kvlanes.indexer import Applied, Mutation, Rank
+from kvlanes.nursery import Incarnation, LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
+
+REPLAYS_AT_ONCE = 8
+
+
+class LaneSink:
+    """Applies the events of one worker through a lane set, on the worker's incarnations.
+
+    Args:
+        lanes: Where coverage lives.
+        worker_id: The worker.
+        block_size: Tokens a block.
+        dp_size: Its data-parallel ranks.
+        replays: Bounds the replays that run at once; share one among all sinks.
+        restarted: Told the new incarnation when a rank's engine process was replaced.
+
+    Attributes:
+        feeds: The streams that feed it, in the order in which they began.
+    """
+
+    def __init__(
+        self,
+        lanes: LaneSet,
+        worker_id: str,
+        *,
+        block_size: int,
+        dp_size: int = 1,
+        replays: trio.CapacityLimiter | None = None,
+        restarted: Callable[[Rank, Incarnation], None] | None = None,
+    ) -> None:
+        self.block_size = block_size
+        self.replays = replays or trio.CapacityLimiter(REPLAYS_AT_ONCE)
+        self.feeds: list[Feed] = []
+        self._lanes = lanes
+        self._ranks = [Rank(worker_id, number) for number in range(dp_size)]
+        self._incarnations = {rank: lanes.attach(rank) for rank in self._ranks}
+        self._restarted = restarted
+
+    def rank(self, dp_rank: int) -> Rank | None:
+        """The worker's rank of this number, if it has one."""
+        return self._ranks[dp_rank] if 0 <= dp_rank < len(self._ranks) else None
+
+    def watch(self, feed: Feed) -> None:
+        """Keep the feed for whoever asks how it fares."""
+        self.feeds.append(feed)
+
+    async def apply(self, rank: Rank, mutations: Sequence[Mutation]) -> Sequence[Applied]:
+        """Apply a batch: on an idle lane in one step, else through its queue.
+
+        A checkpoint only where the lane is busy.
+
+        Raises:
+            ResyncNeeded: The index crashed, or somebody else ended the incarnation.
+        """
+        incarnation = self._incarnations[rank]
+        try:
+            try:
+                return [self._lanes.apply_nowait(mutation, incarnation) for mutation in mutations]
+            except LaneBusy:  # raised by the first mutation or by none: nothing runs in between
+                return await self._lanes.apply_many(mutations, incarnation)
+        except (LaneCrashed, StaleIncarnation) as error:
+            raise ResyncNeeded(f"{rank}: {error}") from error
+
+    def lost(self, rank: Rank) -> bool:
+        """Whether a crash of the index took the rank's coverage. O(lanes)."""
+        return rank in self._lanes.statistics().resync
+
+    async def restart(self, rank: Rank) -> None:
+        """End the rank's incarnation and begin its next one. Always a checkpoint."""
+        self._incarnations[rank] = incarnation = await self._lanes.reset(rank)
+        if self._restarted is not None:
+            self._restarted(rank, incarnation)
