@@ -1,6 +1,5 @@
 """Every backend that the contract and the state machines run against, by name."""
 
-import kvlanes.indexer
 from kvlanes.indexer import (
     Applied,
     Clear,
@@ -9,6 +8,7 @@ from kvlanes.indexer import (
     Mutation,
     PositionalIndex,
     Prompt,
+    RadixIndex,
     Rank,
     Store,
     TierIndex,
@@ -60,12 +60,10 @@ WITHOUT_LEASES: dict[str, MakeIndex] = {
 
 LEASED: dict[str, MakeIndex] = {
     "oracle": lambda: Oracle(16),
+    "radix": lambda: RadixIndex(16),
     "leased positional": lambda: LeaseTable(PositionalIndex(16)),
+    "leased radix": lambda: LeaseTable(RadixIndex(16)),
+    "tiers over radix": lambda: TierIndex(RadixIndex(16)),
     "leased tiers": lambda: TierIndex(LeaseTable(PositionalIndex(16))),
     "a user's own": lambda: LeaseTable(UserIndex()),
 }
-
-radix = getattr(kvlanes.indexer, "RadixIndex", None)
-if radix is not None:
-    LEASED["radix"] = lambda: radix(16)
-    LEASED["leased radix"] = lambda: LeaseTable(radix(16))

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-import kvlanes.indexer
-from kvlanes.indexer import LeaseTable, PositionalIndex, TierIndex
+from kvlanes.indexer import LeaseTable, PositionalIndex, RadixIndex, TierIndex
 from tests.indexer.backends import UserIndex
 from tests.indexer.machines import (
     TICK_SECONDS,
@@ -25,15 +24,12 @@ def leased_positional() -> LeaseTable:
 
 
 MACHINES: dict[str, tuple[type[CoverageMachine], MakeMachineIndex]] = {
+    "radix": (LeaseMachine, lambda: RadixIndex(16, tick_seconds=TICK_SECONDS)),
     "positional": (CoverageMachine, lambda: PositionalIndex(16)),
     "leased positional": (LeaseMachine, leased_positional),
     "tiers": (LeaseMachine, lambda: TierIndex(leased_positional())),
     "a user's own": (LeaseMachine, lambda: LeaseTable(UserIndex(), tick_seconds=TICK_SECONDS)),
 }
-
-radix = getattr(kvlanes.indexer, "RadixIndex", None)
-if radix is not None:
-    MACHINES["radix"] = (LeaseMachine, lambda: radix(16, tick_seconds=TICK_SECONDS))
 
 
 @pytest.mark.parametrize("name", MACHINES)
