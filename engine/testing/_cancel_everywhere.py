@@ -7,7 +7,7 @@ from typing import Self
 
 import trio
 from trio.lowlevel import Task
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 
 class Victim(trio.abc.Instrument):
@@ -81,7 +81,7 @@ def cancel_everywhere(scenario: Callable[[Victim], Awaitable[None]], *, most: in
     for at in range(most + 1):
         victim = Victim(at)
         try:
-            trio.run(scenario, victim, clock=MockClock(autojump_threshold=0))
+            trio.run(_play, scenario, victim, clock=MockClock(autojump_threshold=0))
         except BaseException as error:
             error.add_note(f"cancelled at checkpoint {at}" if victim.reached else "not cancelled")
             raise
@@ -89,6 +89,11 @@ def cancel_everywhere(scenario: Callable[[Victim], Awaitable[None]], *, most: in
         if not victim.reached:
             return victim.checkpoints
     raise AssertionError(f"the scenario has more than {most} checkpoints")
+
+
+async def _play(scenario: Callable[[Victim], Awaitable[None]], victim: Victim) -> None:
+    await wait_all_tasks_blocked()  # Trio's own tasks have started and do not count any more
+    await scenario(victim)
 
 
 class _EveryStep(trio.abc.Instrument):
