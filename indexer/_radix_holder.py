@@ -41,11 +41,11 @@ class Holder:
 
     def extend(self, node: Node, deadline: float) -> None:
         """Overwrite a deadline by a later one; the armed entry stays where it is."""
-        if deadline >= NEVER and self.segments[node] < NEVER:
+        if deadline < NEVER:
+            self.segments[node] = deadline
+        elif self.segments[node] < NEVER:
             self.segments[node] = deadline
             self.retire()
-        else:
-            self.segments[node] = deadline
 
     def confirm(self, node: Node) -> None:
         """Hold a segment without a lease, whatever stood there before."""

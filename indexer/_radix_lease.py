@@ -1,5 +1,7 @@
 """Leases: a whole chain from the root held until one deadline, and how that ends."""
 
+from functools import lru_cache
+
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
 from kvlanes.indexer._radix_node import common
@@ -17,7 +19,20 @@ def lease_chain(tree: SegmentTree, holder: Holder, blocks: bytes, deadline: floa
     bit, segments = holder.bit, holder.segments
     node = tree.root
     child = node.kids.get(blocks[:8])
-    at, end, applied = 0, len(blocks), 0
+    end = len(blocks)
+    if child is not None and child.edge == blocks and child.only is None:
+        # The refresh of a whole chain, or of a prompt that another rank computed.
+        before = segments.get(child)
+        if before is None:
+            holder.lease(child, deadline)
+            return counted(end >> 3, 0)
+        if deadline > before:
+            if deadline < NEVER:
+                segments[child] = deadline
+            else:
+                holder.extend(child, deadline)
+        return counted(0, end >> 3)
+    at = applied = 0
     while child is not None:
         edge = child.edge
         size = len(edge)
@@ -39,15 +54,18 @@ def lease_chain(tree: SegmentTree, holder: Holder, blocks: bytes, deadline: floa
             break
         child = node.child(blocks, at)
     else:
+        applied += end - at
         leaf = tree.grow(node, blocks[at:])
         holder.lease(leaf, deadline)
-        applied += end - at
-        if node.only is leaf and node.held == leaf.held and tree.alike(node):
-            tree.merge(node)
-        return Applied(applied >> 3, (end - applied) >> 3)
-    if tree.alike(node):
+        if node.held != leaf.held:
+            return counted(applied >> 3, (end - applied) >> 3)
+    if node.only is not None and tree.alike(node):
         tree.merge(node)
-    return Applied(applied >> 3, (end - applied) >> 3)
+    return counted(applied >> 3, (end - applied) >> 3)
+
+
+# Results are values, so equal ones may be one object: 60 ns in place of 200 ns of construction.
+counted = lru_cache(maxsize=4096)(Applied)
 
 
 def expire(tree: SegmentTree, holder: Holder, now: float, limit: int) -> tuple[int, int]:
