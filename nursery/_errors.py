@@ -8,7 +8,7 @@ class LaneError(Exception):
 
 
 class LaneBusy(LaneError, trio.WouldBlock):
-    """The lane has work queued, or its backend waits: the mutation cannot be applied right now."""
+    """The lane has work queued, or its backend waits: it cannot be done right now."""
 
 
 class LaneClosed(LaneError, trio.ClosedResourceError):
@@ -24,3 +24,11 @@ class LaneCrashed(LaneError, trio.BrokenResourceError):
 
 class StaleIncarnation(LaneError, LookupError):
     """The mutation belongs to an incarnation that a reset or a departure has ended."""
+
+
+class AcknowledgementMissing(LaneError, RuntimeError):
+    """A backend asked for its next task, or returned, and had not acknowledged the one it had."""
+
+
+class ServedTooShort(LaneError, RuntimeError):
+    """A backend returned from `serve` while its lane was open."""

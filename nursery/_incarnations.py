@@ -52,6 +52,7 @@ class Places(Generic[LaneT]):
 
     lanes: list[LaneT]
     table: dict[Rank, Place[LaneT]] = attrs.Factory(dict)
+    leaving: set[Rank] = attrs.Factory(set)  # a departure of theirs is under way
     _turn: Iterator[LaneT] = attrs.field(init=False)
     _numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
 
@@ -78,6 +79,7 @@ class Places(Generic[LaneT]):
         for place in gone:
             place.current = None
             place.departures += 1
+            self.leaving.add(place.rank)
         return gone
 
     def departed(self, places: list[Place[LaneT]]) -> list[Place[LaneT]]:
@@ -85,6 +87,9 @@ class Places(Generic[LaneT]):
         gone = []
         for place in places:
             place.departures -= 1
-            if place.current is None and not place.departures:
+            if place.departures:
+                continue
+            self.leaving.discard(place.rank)
+            if place.current is None:
                 gone.append(self.table.pop(place.rank))
         return gone

@@ -1,9 +1,7 @@
 """The lanes of one index: which lane a mutation goes to, and what spans several of them."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
-import attrs
 import trio
 from trio.lowlevel import (
     cancel_shielded_checkpoint,
@@ -12,75 +10,30 @@ from trio.lowlevel import (
     enable_ki_protection,
 )
 
-from kvlanes.indexer import Applied, IndexBackend, Lease, Mutation, Overlap, Prompt, Rank
-from kvlanes.nursery._errors import LaneBusy, LaneClosed, LaneCrashed
-from kvlanes.nursery._incarnations import Incarnation, Place, Places
-from kvlanes.nursery._lane import Lane, LaneStatistics
-from kvlanes.nursery._owner import CRASHES_A_MINUTE, CrashLog, IndexOwner, crashed, logger
-from kvlanes.nursery._queue import Barrier, Entry, LaneQueue
+from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
+from kvlanes.nursery._crew import AnyLane, Crew
+from kvlanes.nursery._errors import LaneBusy, LaneClosed
+from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._masked import Masked
+from kvlanes.nursery._queue import Barrier, Entry, Reading
+from kvlanes.nursery._statistics import LaneSetStatistics
 
 CALLS_A_SCHEDULING_POINT = 32
-
-
-@attrs.frozen
-class LaneSetStatistics:
-    """All lanes at one moment.
-
-    Attributes:
-        lanes: One snapshot a lane, in lane order.
-        crashes: How often the index broke and was replaced.
-        resync: Ranks whose coverage was lost in a crash and which nobody has reset since.
-    """
-
-    lanes: tuple[LaneStatistics, ...]
-    crashes: int
-    resync: frozenset[Rank]
-
-    def total(self, name: str) -> float:
-        """The sum of one figure over all lanes, by its name in `LaneStatistics`."""
-        return float(sum(getattr(lane, name) for lane in self.lanes))
 
 
 class LaneSet:
     """Ordered mutations, leases and expiry for one index; `open_lanes` makes one.
 
     A rank sits on one lane, and that lane's order is the order of everything that happens to the
-    rank. The lane set is the only writer of its places, its index owner of the index.
+    rank. The lane set is the only writer of its places, the owner the only one of the index.
     """
 
-    __slots__ = (
-        "_crashes",
-        "_credit",
-        "_ended",
-        "_failed",
-        "_failure",
-        "_lanes",
-        "_owner",
-        "_places",
-        "_resync",
-    )
+    __slots__ = ("_credit", "_crew", "_lanes", "_owner", "_places")
 
-    def __init__(
-        self,
-        make_index: Callable[[], IndexBackend],
-        *,
-        lanes: int,
-        queue_capacity: int,
-        default_lease: Lease,
-        in_place: bool,
-    ) -> None:
-        self._owner = IndexOwner(make_index, self._crash)
-        self._lanes = [
-            Lane(self._owner, default_lease, LaneQueue(queue_capacity), in_place)
-            for _ in range(lanes)
-        ]
-        self._places: Places[Lane] = Places(self._lanes)
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._owner, self._lanes, self._places = crew.owner, crew.lanes, crew.places
         self._credit = CALLS_A_SCHEDULING_POINT
-        self._crashes = CrashLog()
-        self._resync: set[Rank] = set()
-        self._failure: LaneCrashed | None = None
-        self._failed = trio.Event()
-        self._ended = Barrier(lanes, lambda: None)
 
     # -- mutations
 
@@ -123,7 +76,7 @@ class LaneSet:
             entry = Entry(place, incarnation, mutation)
             lane.queue.submit(entry)
             return await lane.queue.settled(entry)
-        applied = lane.step(place, incarnation, mutation)
+        applied = lane.step.apply(place, incarnation, mutation)
         self._credit -= 1
         if not self._credit:
             self._credit = CALLS_A_SCHEDULING_POINT
@@ -139,7 +92,7 @@ class LaneSet:
         """
         place, incarnation = self._locate(mutation.rank, incarnation)
         if place.lane.idle:
-            return place.lane.step(place, incarnation, mutation)
+            return place.lane.step.apply(place, incarnation, mutation)
         if place.lane.queue.closed:
             raise LaneClosed("the lanes are closing")
         raise LaneBusy(f"{place.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
@@ -180,7 +133,7 @@ class LaneSet:
         place, incarnation = self._locate(mutation.rank, incarnation)
         lane = place.lane
         if not lane.idle and (lane.queue.closed or lane.queue.full):
-            lane.counts.posts_dropped += 1
+            lane.queue.counts.posts_dropped += 1
             return False
         self._begin(mutation, incarnation)
         return True
@@ -191,9 +144,9 @@ class LaneSet:
         entry = Entry(place, incarnation, mutation)
         lane = place.lane
         if lane.idle:
-            entry.settle(lane.outcome(entry))
+            entry.settle(lane.step.outcome(entry))
         elif lane.queue.closed:
-            lane.refuse(entry, LaneClosed("the lanes are closing"))
+            lane.queue.refuse(entry, LaneClosed("the lanes are closing"))
         else:
             lane.queue.submit(entry)
         return entry
@@ -208,7 +161,7 @@ class LaneSet:
 
     def _locate(
         self, rank: Rank, incarnation: Incarnation | None
-    ) -> tuple[Place[Lane], Incarnation]:
+    ) -> tuple[Place[AnyLane], Incarnation]:
         """The rank's place, and the incarnation the caller means. Never a checkpoint."""
         place = self._places.table.get(rank)
         if incarnation is not None:
@@ -220,23 +173,49 @@ class LaneSet:
         return place, place.current
 
     @enable_ki_protection
-    def _attach(self, rank: Rank) -> Place[Lane]:
+    def _attach(self, rank: Rank) -> Place[AnyLane]:
         place = self._places.attach(rank)
-        place.lane.ranks.add(rank)
+        place.lane.step.ranks.add(rank)
         # The factory may have filled the index: have this rank's leases looked up once.
-        place.lane.wake_by(trio.current_time())
+        place.lane.queue.wake_by(trio.current_time())
         return place
 
     # -- reading
 
     def overlap(self, prompt: Prompt) -> Overlap:
-        """How deep each rank's coverage of `prompt` reaches, now. Never a checkpoint."""
-        return self._owner.index.overlap(prompt)
+        """How deep each rank's coverage of `prompt` reaches, now. Never a checkpoint.
+
+        A rank whose departure is under way covers nothing.
+
+        Raises:
+            BlockSizeMismatch: The prompt has blocks of another size.
+            LaneBusy: The backend reads in its lane; use `read`.
+        """
+        return self._without_leaving(self._owner.overlap(prompt))
+
+    async def read(self, prompt: Prompt) -> Overlap:
+        """`overlap`, where the backend wants it: in the caller or in a lane. Always a checkpoint.
+
+        Raises:
+            BlockSizeMismatch: The prompt has blocks of another size.
+            LaneCrashed, LaneClosed: The lane could not read it.
+        """
+        if self._owner.reads_in_caller:
+            await checkpoint()
+            return self.overlap(prompt)
+        reading = Reading(prompt)
+        self._lanes[0].queue.control(reading)
+        await reading.answer.wait()
+        assert reading.overlap is not None
+        return self._without_leaving(reading.overlap)
+
+    def _without_leaving(self, overlap: Overlap) -> Overlap:
+        leaving = self._places.leaving
+        return Masked(overlap, frozenset(leaving)) if leaving else overlap
 
     def statistics(self) -> LaneSetStatistics:
         """What waits, what was done, what was lost. Never a checkpoint. O(lanes + lost ranks)."""
-        lanes = tuple(lane.statistics() for lane in self._lanes)
-        return LaneSetStatistics(lanes, self._crashes.count, frozenset(self._resync))
+        return self._crew.statistics()
 
     # -- barriers
 
@@ -271,86 +250,39 @@ class LaneSet:
         """Revoke, retire and post the barrier in one step; `again` begins its next life in it."""
         places = self._places.revoke(worker_id, dp_rank)
         self._owner.drop(worker_id, dp_rank)
-        self._resync -= {place.rank for place in places}
+        self._crew.resync.difference_update(place.rank for place in places)
         if again is not None:
             self._attach(again)
         lanes = [lane for lane in self._lanes if any(place.lane is lane for place in places)]
-        return self._barrier(lanes, lambda: self._departed(places))
+        barrier = Barrier(len(lanes), lambda: self._departed(places))
+        for place in places:
+            place.lane.depart(place.rank, barrier)
+        return self._post(barrier, lanes)
 
-    def _departed(self, places: list[Place[Lane]]) -> None:
+    def _departed(self, places: list[Place[AnyLane]]) -> None:
         for place in self._places.departed(places):
-            place.lane.ranks.discard(place.rank)
+            place.lane.step.ranks.discard(place.rank)
 
     async def flush(self) -> None:
         """Return when all that was queued at this call is settled. Always a checkpoint."""
-        await self._barrier(self._lanes, lambda: None).wait()
+        await self._post(Barrier(len(self._lanes), lambda: None), self._lanes).wait()
 
     async def dump(self) -> object:
         """The index's dump, taken when all that was queued at this call is settled.
 
         Always a checkpoint. O(index), in one piece.
-        """
-        return await self._barrier(self._lanes, self._dump).wait()
 
-    def _dump(self) -> object:
-        index: Any = self._owner.index
-        return index.dump(trio.current_time())
+        Raises:
+            AttributeError: This kind of index cannot be dumped.
+        """
+        barrier = Barrier(len(self._lanes), self._owner.dump)
+        return await self._post(barrier, self._lanes).wait()
 
     @enable_ki_protection
-    def _barrier(self, lanes: list[Lane], finish: Callable[[], object]) -> Barrier:
+    def _post(self, barrier: Barrier, lanes: list[AnyLane]) -> Barrier:
         """Post to all lanes in one step, so that no cancellation leaves half a barrier."""
-        barrier = Barrier(len(lanes), finish)
         if not lanes:
             barrier.arrive()
         for lane in lanes:
             lane.pass_barrier(barrier)
         return barrier
-
-    # -- life
-
-    def _crash(self, error: Exception) -> None:
-        """Replace the broken index; runs inside the write that broke it. Incarnations stay."""
-        logger.error("the index crashed and is replaced by an empty one", exc_info=error)
-        self._resync |= self._places.table.keys()
-        for lane in self._lanes:
-            lane.fail_queued(lambda: crashed(error))
-        try:
-            self._owner.replace()
-        except Exception as again:
-            self._escalate(again, "and its factory failed")
-        now = trio.current_time()
-        for lane in self._lanes:
-            lane.wake_by(now)  # the factory may have filled the new index with leases
-        if self._crashes.note(now):
-            self._escalate(error, f"{CRASHES_A_MINUTE + 1} times in a minute")
-
-    def _escalate(self, error: Exception, how: str) -> None:
-        """Tell who opened the lanes, through a task of theirs, whichever task crashed."""
-        self._failure = LaneCrashed(f"the index crashed {how}: {error!r}")
-        self._failure.__cause__ = error
-        self._failed.set()
-        self.refuse()
-
-    async def _watch(self) -> None:
-        await self._failed.wait()
-        assert self._failure is not None
-        raise self._failure
-
-    def start(self, nursery: trio.Nursery) -> None:
-        for lane in self._lanes:
-            nursery.start_soon(lane.run, self._ended.arrive)
-        nursery.start_soon(self._watch)
-
-    async def ended(self) -> None:
-        """All lanes have settled what was queued. Always a checkpoint."""
-        await self._ended.wait()
-
-    def refuse(self) -> None:
-        """Accept nothing more; the lanes end when they have settled what is queued."""
-        for lane in self._lanes:
-            lane.queue.close()
-
-    def stop(self) -> None:
-        """The drain's time is over."""
-        for lane in self._lanes:
-            lane.scope.cancel()

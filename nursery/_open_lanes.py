@@ -8,7 +8,9 @@ import trio
 
 from kvlanes.indexer import IndexBackend, Lease
 from kvlanes.nursery._bare_nursery import open_bare_nursery
+from kvlanes.nursery._crew import Crew, CrewConfig
 from kvlanes.nursery._lane_set import LaneSet
+from kvlanes.nursery._receiver import ServedBackend
 
 
 def _at_least_one(name: str, value: int) -> None:
@@ -18,7 +20,7 @@ def _at_least_one(name: str, value: int) -> None:
 
 @asynccontextmanager
 async def open_lanes(
-    make_index: Callable[[], IndexBackend],
+    make_index: Callable[[], IndexBackend | ServedBackend],
     *,
     lanes: int = 4,
     queue_capacity: int = 16_384,
@@ -33,13 +35,15 @@ async def open_lanes(
     the block leaves as itself.
 
     Args:
-        make_index: Called once, and again after each crash of the index it made.
+        make_index: Called once, and again after each crash of what it made: an index, or a
+            backend that waits (it has `serve`), one for all lanes.
         lanes: How many; each rank sits on one.
         queue_capacity: Accepted mutations that may wait, a lane. Beyond it `apply` waits for room
             and `post` drops; barriers do not count.
         ttl_seconds: What a `Lease` without a TTL gets.
         drain_seconds: The longest that closing waits for the queues.
         in_place: `False` queues every mutation, also on an idle lane: the same order, slower.
+            A backend that waits is always queued for.
 
     Raises:
         ValueError: A count below 1, or negative seconds.
@@ -49,22 +53,16 @@ async def open_lanes(
     _at_least_one("queue_capacity", queue_capacity)
     if not 0 <= drain_seconds < math.inf:
         raise ValueError(f"drain_seconds must be finite and >= 0, got {drain_seconds}")
-    lane_set = LaneSet(
-        make_index,
-        lanes=lanes,
-        queue_capacity=queue_capacity,
-        default_lease=Lease(ttl_seconds),
-        in_place=in_place,
-    )
+    config = CrewConfig(lanes, queue_capacity, Lease(ttl_seconds), in_place)
+    crew = Crew(make_index, config)
     async with open_bare_nursery() as nursery:
-        lane_set.start(nursery)
+        crew.start(nursery)
         try:
-            yield lane_set
+            yield LaneSet(crew)
         finally:
-            lane_set.refuse()
+            crew.refuse()
             try:
                 with trio.CancelScope(shield=True, relative_deadline=drain_seconds):
-                    await lane_set.ended()
+                    await crew.ended()
             finally:
-                lane_set.stop()
-                nursery.cancel_scope.cancel()
+                crew.stop()

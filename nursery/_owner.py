@@ -2,18 +2,26 @@
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
+import trio
 
-from kvlanes.indexer import Applied, Expired, IndexBackend, IndexerError, Mutation, Rank
+from kvlanes.indexer import (
+    Applied,
+    Expired,
+    IndexBackend,
+    IndexerError,
+    Mutation,
+    Overlap,
+    Prompt,
+    Rank,
+)
 from kvlanes.nursery._errors import LaneCrashed
 
 T = TypeVar("T")
 EXPIRY_SLICE = 512  # timer entries that one slice of expiry looks at
-CRASHES_A_MINUTE = 3  # more than these, and the error goes to who opened the lanes
 
 logger = logging.getLogger("kvlanes.nursery")
 
@@ -26,20 +34,6 @@ def crashed(cause: BaseException) -> LaneCrashed:
 
 
 @attrs.define(eq=False)
-class CrashLog:
-    """Counts crashes, and says when they are too many."""
-
-    count: int = 0
-    _recent: deque[float] = attrs.Factory(lambda: deque(maxlen=CRASHES_A_MINUTE + 1))
-
-    def note(self, now: float) -> bool:
-        """Whether the owner must be told: the fourth crash within a minute."""
-        self.count += 1
-        self._recent.append(now)
-        return len(self._recent) > CRASHES_A_MINUTE and now - self._recent[0] < 60.0
-
-
-@attrs.define(eq=False)
 class IndexOwner:
     """Holds the one index of a lane set; the only caller of what writes it.
 
@@ -49,13 +43,18 @@ class IndexOwner:
 
     make_index: Callable[[], IndexBackend]
     on_crash: Callable[[Exception], None]
-    index: IndexBackend = attrs.field(init=False)
+    index: IndexBackend
     busy: bool = False
     _departures: list[tuple[str, int | None]] = attrs.Factory(list)
 
-    @index.default
-    def _first(self) -> IndexBackend:
-        return self.make_index()
+    reads_in_caller: bool = attrs.field(default=True, init=False)
+
+    def overlap(self, prompt: Prompt) -> Overlap:
+        return self.index.overlap(prompt)
+
+    def dump(self) -> object:
+        index: Any = self.index  # not every kind of index can be dumped
+        return index.dump(trio.current_time())
 
     def apply(self, mutation: Mutation, now: float) -> Applied:
         """One mutation, all of it or none of it; an index that breaks is replaced."""

@@ -1,16 +1,25 @@
-"""A lane's queue: one bounded FIFO of mutations and barriers, and what their callers wait on."""
+"""A lane's queue: one bounded FIFO of mutations and control items, and who waits on it."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import attrs
 import trio
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    Task,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
 
-from kvlanes.indexer import Applied, Mutation
+from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import LaneClosed
 from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._statistics import Counts, LaneStatistics
 
 
 @attrs.define(eq=False)
@@ -41,7 +50,7 @@ class Entry:
 class Barrier:
     """What some lanes pass, each in its turn. Lanes arrive and go on; only callers wait.
 
-    `finish` runs in the same step as the last arrival, and what it answers is the callers'.
+    `finish` runs in the same step as the last arrival, and what it answers is the caller's.
     A caller that is cancelled leaves nothing half done: the barrier does not need it.
     """
 
@@ -49,27 +58,21 @@ class Barrier:
     finish: Callable[[], object]
     result: object = None
     failure: Exception | None = None
-    settled: bool = False
     _passed: trio.Event = attrs.Factory(trio.Event)
 
     def arrive(self) -> None:
         self.remaining -= 1
-        if self.remaining <= 0 and not self.settled:
-            try:
-                self.result = self.finish()
-            except Exception as error:
-                self.failure = error
-            self._settle()
+        if self.remaining > 0:
+            return
+        try:
+            self.result = self.finish()
+        except Exception as error:
+            self.fail(error)
+        self._passed.set()
 
     def fail(self, error: Exception) -> None:
-        """One lane will never arrive. Later arrivals change nothing."""
-        if not self.settled:
-            self.failure = error
-            self._settle()
-
-    def _settle(self) -> None:
-        self.settled = True
-        self._passed.set()
+        """Some lane could not do its part; it arrives all the same."""
+        self.failure = self.failure or error
 
     async def wait(self) -> object:
         """The result, once the last lane has arrived. Always a checkpoint."""
@@ -79,7 +82,33 @@ class Barrier:
         return self.result
 
 
-Item: TypeAlias = Entry | Barrier
+@attrs.frozen(eq=False)
+class Departing:
+    """A rank leaves a backend that waits; its barrier is queued behind."""
+
+    rank: Rank
+    barrier: Barrier
+
+
+@attrs.define(eq=False)
+class Reading:
+    """A read that a backend wants in its lane; the barrier hands `overlap` to the caller."""
+
+    prompt: Prompt
+    overlap: Overlap | None = None
+    answer: Barrier = attrs.field(init=False)
+
+    @answer.default
+    def _answer(self) -> Barrier:
+        return Barrier(1, lambda: self.overlap)
+
+
+@attrs.frozen(eq=False)
+class ExpiryDue:
+    """Some lease may have come due. Which ones are due is looked up when this is consumed."""
+
+
+Item: TypeAlias = Entry | Barrier | Departing | Reading | ExpiryDue
 
 
 @attrs.define(eq=False)
@@ -87,20 +116,28 @@ class LaneQueue:
     """Filled by the lane set, emptied by its lane.
 
     Mutations beyond `capacity` are not accepted yet: their callers wait in `overflow`, and each
-    pop hands the room to the first of them in the same step. Barriers do not count.
+    pop hands the room to the first of them in the same step. Control items do not count.
     """
 
     capacity: int
     entries: deque[Item] = attrs.Factory(deque)
     overflow: dict[Entry, None] = attrs.Factory(dict)
+    counts: Counts = attrs.Factory(Counts)
     closed: bool = False
     depth: int = 0  # accepted mutations that wait
     peak_depth: int = 0
+    wake_at: float = math.inf  # when a lease may have to end; never later than that
     _consumer: Task | None = None
+    _sleeper: trio.CancelScope | None = None
 
     @property
     def full(self) -> bool:
         return self.depth >= self.capacity or bool(self.overflow)
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left and nothing will come."""
+        return self.closed and not self.entries
 
     def submit(self, entry: Entry) -> None:
         """Accept a mutation, or let it wait for room. Never a checkpoint."""
@@ -117,9 +154,9 @@ class LaneQueue:
         self.peak_depth = max(self.peak_depth, self.depth)
         self.wake()
 
-    def control(self, barrier: Barrier) -> None:
-        """Append a barrier, whatever the capacity. Never a checkpoint."""
-        self.entries.append(barrier)
+    def control(self, item: Barrier | Departing | Reading | ExpiryDue) -> None:
+        """Append a control item, whatever the capacity. Never a checkpoint."""
+        self.entries.append(item)
         self.wake()
 
     def pop(self) -> Item:
@@ -132,24 +169,40 @@ class LaneQueue:
                 self._accept(first)
         return item
 
-    def take_mutations(self) -> list[Entry]:
-        """Empty the queue of mutations, accepted or not; barriers stay in their order."""
-        taken = [item for item in self.entries if isinstance(item, Entry)]
-        barriers = [item for item in self.entries if not isinstance(item, Entry)]
-        taken += self.overflow
-        self.entries.clear()  # in place: the lane's fast path holds this very deque
-        self.entries.extend(barriers)
+    def refuse(self, entry: Entry, error: Exception) -> None:
+        self.counts.rejected += 1
+        entry.settle(error)
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Settle every mutation, accepted or not, with an error of its own."""
+        refused = [item for item in self.entries if isinstance(item, Entry)] + [*self.overflow]
+        others = [item for item in self.entries if not isinstance(item, Entry)]
+        self.entries.clear()
+        self.entries.extend(others)  # control items keep their turn
         self.overflow.clear()
         self.depth = 0
-        return taken
+        for entry in refused:
+            self.refuse(entry, error())
 
     def close(self) -> None:
         """Refuse what comes; whoever waits for room is told now, what was accepted stays."""
         self.closed = True
-        for entry in [*self.overflow]:
-            entry.settle(LaneClosed("the lanes closed before the queue had room"))
+        for entry in self.overflow:
+            self.refuse(entry, LaneClosed("the lanes closed before the queue had room"))
         self.overflow.clear()
         self.wake()
+
+    @enable_ki_protection
+    def abandon(self) -> None:
+        """The lane has ended: whoever still waits is told now."""
+        self.closed = True
+        self.fail(lambda: LaneClosed("the lanes closed before this was applied"))
+        while self.entries:
+            item = self.entries.popleft()
+            barrier = item.answer if isinstance(item, Reading) else item
+            if isinstance(barrier, Barrier):
+                barrier.fail(LaneClosed("the lanes closed before this was passed"))
+                barrier.arrive()
 
     async def settled(self, entry: Entry) -> Applied:
         """What became of an entry just submitted. Always a checkpoint."""
@@ -170,17 +223,37 @@ class LaneQueue:
 
         await wait_task_rescheduled(abort)
 
-    async def park(self) -> None:
-        """The lane waits here for `wake`. Always a checkpoint."""
-        self._consumer = current_task()
+    async def sleep(self) -> None:
+        """The lane waits here for something to do. Always a checkpoint.
 
-        def abort(_: object) -> Abort:
-            self._consumer = None
-            return Abort.SUCCEEDED
+        The caller has looked, without awaiting since, and found nothing: no wake can be missed.
+        """
+        with trio.CancelScope(deadline=self.wake_at) as self._sleeper:
+            self._consumer = current_task()
 
-        await wait_task_rescheduled(abort)
+            def abort(_: object) -> Abort:
+                self._consumer = None
+                return Abort.SUCCEEDED
+
+            await wait_task_rescheduled(abort)
+        self._sleeper = None
 
     def wake(self) -> None:
         if self._consumer is not None:
             reschedule(self._consumer)
             self._consumer = None
+
+    def wake_by(self, deadline: float) -> None:
+        """Look for due leases no later than `deadline`; the sleeper's scope moves in place."""
+        self.wake_at = min(self.wake_at, deadline)
+        if self._sleeper is not None:
+            self._sleeper.deadline = self.wake_at
+
+    def statistics(self, ranks: int, in_hand: int = 0) -> LaneStatistics:
+        return LaneStatistics(
+            depth=self.depth + in_hand,
+            peak_depth=self.peak_depth,
+            waiting_for_room=len(self.overflow),
+            ranks=ranks,
+            **attrs.asdict(self.counts),
+        )

@@ -1,0 +1,216 @@
+"""One lane over a backend that waits: its bookkeeping is done between the backend's tasks."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
+from kvlanes.nursery._errors import LaneBusy, LaneClosed, ServedTooShort
+from kvlanes.nursery._owner import crashed
+from kvlanes.nursery._queue import Barrier, Departing, Entry, ExpiryDue, Item, LaneQueue, Reading
+from kvlanes.nursery._receiver import Departure, LaneTask, Read, ServedBackend, TaskReceiver, Work
+from kvlanes.nursery._statistics import LaneStatistics
+from kvlanes.nursery._step import Step
+
+
+@attrs.define(eq=False)
+class Outbox:
+    """Where a lane's lease table writes: what it would have a backend do, in order."""
+
+    block_size: int
+    works: deque[Work] = attrs.Factory(deque)
+
+    def apply(self, mutation: Mutation, now: float) -> Applied:
+        self.works.append(mutation)
+        return Applied()
+
+    def drop(self, worker_id: str, dp_rank: int | None = None) -> int:
+        assert dp_rank is not None, "a lane drops rank by rank"
+        self.works.append(Departure(Rank(worker_id, dp_rank)))
+        return 0
+
+    def overlap(self, prompt: Prompt) -> Overlap:
+        raise NotImplementedError("reads go to the backend")
+
+
+@attrs.define(eq=False)
+class BackendOwner:
+    """Holds the one backend of served lanes; replaces it when it breaks."""
+
+    make_backend: Callable[[], ServedBackend]
+    backend: ServedBackend
+
+    @property
+    def reads_in_caller(self) -> bool:
+        return self.backend.reads_in_caller
+
+    def overlap(self, prompt: Prompt) -> Overlap:
+        """Read in the caller.
+
+        Raises:
+            LaneBusy: The backend wants its reads in a lane.
+        """
+        if not self.reads_in_caller:
+            raise LaneBusy("this backend reads in its lane: await read(prompt) instead")
+        return self.backend.overlap(prompt)
+
+    def dump(self) -> object:
+        backend: Any = self.backend  # not every kind of backend can be dumped
+        return backend.dump(trio.current_time())
+
+    def drop(self, worker_id: str, dp_rank: int | None) -> None:
+        """Each lane drops its ranks in turn."""
+
+    def replace(self) -> None:
+        self.backend = self.make_backend()
+
+
+@attrs.define(eq=False)
+class ServedLane:
+    """One FIFO in front of a backend that waits.
+
+    The leases, and the engines' names of blocks, are kept in a `LeaseTable` that writes into an
+    outbox; an item's caller is told when all that the outbox got from it is acknowledged. What
+    the table says and what the backend holds can differ only by the one task in hand, and when
+    that one is never acknowledged both are thrown away.
+    """
+
+    backends: BackendOwner
+    on_crash: Callable[[Exception], None]
+    step: Step
+    queue: LaneQueue
+    outbox: Outbox
+    scope: trio.CancelScope = attrs.Factory(lambda: trio.CancelScope(shield=True))
+    idle: bool = attrs.field(default=False, init=False)  # no caller ever applies in place
+    _receiver: TaskReceiver | None = None
+    _serving: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    _item: Item | None = None  # what the tasks being handed out belong to
+    _applied: Applied = attrs.Factory(Applied)  # what the item's caller will be told
+    _expiry_queued: bool = False
+
+    def pass_barrier(self, barrier: Barrier) -> None:
+        """Arrive in turn. Never a checkpoint."""
+        self.queue.control(barrier)
+
+    def depart(self, rank: Rank, barrier: Barrier) -> None:
+        """Queue the end of what `rank` holds, ahead of the barrier that waits for it."""
+        self.queue.control(Departing(rank, barrier))
+
+    async def run(self, ended: Callable[[], None]) -> None:
+        """Have the backend served, one instance after another, until the queue is closed."""
+        try:
+            with self.scope:
+                while True:
+                    await self._serve()
+                    if self.is_over():
+                        break
+        finally:
+            self._stop(LaneClosed("the lanes closed before this was acknowledged"))
+            self.queue.abandon()
+            ended()
+
+    async def _serve(self) -> None:
+        await trio.lowlevel.checkpoint()  # a backend that breaks at once must not hold the loop
+        backend, receiver = self.backends.backend, TaskReceiver(self)
+        self._receiver = receiver
+        cause: Exception = ServedTooShort("serve returned before its lane ended")
+        try:
+            with trio.CancelScope() as self._serving:
+                await backend.serve(receiver)
+        except trio.EndOfChannel:
+            pass
+        except Exception as error:
+            cause = error
+        settled = receiver.close()
+        if backend is self.backends.backend and not (settled and self.is_over()):
+            self.on_crash(cause)
+
+    # -- between tasks
+
+    def is_over(self) -> bool:
+        return self.queue.over and not self.outbox.works
+
+    async def sleep(self) -> None:
+        await self.queue.sleep()
+
+    @enable_ki_protection
+    def next_task(self, receiver: TaskReceiver) -> LaneTask | None:
+        """Do what needs no backend, up to the next thing that does. Never a checkpoint."""
+        if self.step.expiry_due and not self._expiry_queued:
+            self._expiry_queued = True
+            self.queue.control(ExpiryDue())
+        while not self.outbox.works:
+            if not self.queue.entries or receiver is not self._receiver:
+                return None
+            self._begin(self.queue.pop())
+        return LaneTask(self.outbox.works.popleft())
+
+    def _begin(self, item: Item) -> None:
+        if isinstance(item, Entry):
+            result = self.step.outcome(item)
+            if isinstance(result, Exception):
+                item.settle(result)
+                return
+            self._applied = result
+        self._item = item
+        if isinstance(item, Departing):
+            self.step.owner.drop(*item.rank)
+        elif isinstance(item, Reading):
+            self.outbox.works.append(Read(item.prompt))
+        elif isinstance(item, ExpiryDue):
+            self._expiry_queued = False
+            self.step.expire()
+        if not self.outbox.works:
+            self._finish()
+
+    @enable_ki_protection
+    def settle(self, task: LaneTask) -> None:
+        """One task is acknowledged; with the last one of an item its caller is told."""
+        if isinstance(self._item, Reading):
+            self._item.overlap = task.overlap
+        if not self.outbox.works:
+            self._finish()
+
+    def _finish(self) -> None:
+        item, self._item = self._item, None
+        if isinstance(item, Entry):
+            item.settle(self._applied)
+        elif isinstance(item, Barrier):
+            item.arrive()
+        elif isinstance(item, Reading):
+            item.answer.arrive()
+
+    # -- endings
+
+    @enable_ki_protection
+    def restart(self, error: Exception) -> None:
+        """The backend is replaced: forget what the old one held, and stop its `serve` here."""
+        self._stop(crashed(error))
+        self.step.owner.replace()
+        self._serving.cancel()
+
+    def _stop(self, error: Exception) -> None:
+        """Settle the item in hand: an acknowledgement counts if it is there, and only then."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.close()
+        self.outbox.works.clear()
+        item, self._item = self._item, None
+        if isinstance(item, Entry):
+            self.queue.counts.applied -= 1
+            self.queue.refuse(item, error)
+        elif isinstance(item, Departing):
+            item.barrier.fail(error)
+        elif isinstance(item, Reading):
+            item.answer.fail(error)
+            item.answer.arrive()
+        elif isinstance(item, Barrier):
+            item.arrive()
+
+    def statistics(self) -> LaneStatistics:
+        """Never a checkpoint. O(1)."""
+        return self.queue.statistics(len(self.step.ranks), int(isinstance(self._item, Entry)))

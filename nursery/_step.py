@@ -1,0 +1,87 @@
+"""The one way from a lane to its index."""
+
+import math
+from typing import Any
+
+import attrs
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from kvlanes.indexer import Applied, Lease, Mutation, Rank, Store
+from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._owner import IndexOwner
+from kvlanes.nursery._queue import Entry, LaneQueue
+
+
+@attrs.define(eq=False)
+class Step:
+    """Applies mutations and ends leases, on behalf of one lane.
+
+    Nothing in here awaits, so the comparison with the living incarnation, the write, the lease
+    and the count are one step, whoever takes it.
+    """
+
+    owner: IndexOwner
+    default_lease: Lease
+    queue: LaneQueue
+    ranks: set[Rank] = attrs.Factory(set)
+
+    @enable_ki_protection
+    def apply(self, place: Place[Any], incarnation: Incarnation, mutation: Mutation) -> Applied:
+        """Apply one mutation, if its incarnation lives now.
+
+        Raises:
+            StaleIncarnation: It does not, whatever was true at the call.
+            IndexerError: The index refused the mutation before writing.
+            LaneCrashed: The index broke.
+        """
+        counts = self.queue.counts
+        if place.current is not incarnation:
+            counts.rejected += 1
+            raise place.stale(incarnation)
+        now = trio.current_time()
+        lease = mutation.lease if isinstance(mutation, Store) else None
+        if lease is not None and lease.ttl_seconds is None:
+            lease = self._default(lease)
+            mutation = mutation._replace(lease=lease)  # type: ignore[call-arg]  # it is a Store
+        try:
+            applied = self.owner.apply(mutation, now)
+        except Exception:
+            counts.rejected += 1
+            raise
+        counts.applied += 1
+        if lease is not None:
+            counts.leases_granted += applied.applied
+            counts.leases_refreshed += applied.duplicates
+            deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
+            if deadline < self.queue.wake_at:
+                self.queue.wake_by(max(now, deadline))
+        return applied
+
+    def _default(self, lease: Lease) -> Lease:
+        if not lease.age_seconds:
+            return self.default_lease
+        return Lease(self.default_lease.ttl_seconds, lease.age_seconds)
+
+    def outcome(self, entry: Entry) -> Applied | Exception:
+        try:
+            return self.apply(entry.place, entry.incarnation, entry.mutation)
+        except Exception as error:
+            return error
+
+    @property
+    def expiry_due(self) -> bool:
+        return self.queue.wake_at <= trio.current_time()
+
+    @enable_ki_protection
+    def expire(self) -> None:
+        """End one slice of the leases that are due now. O(slice)."""
+        now, due = trio.current_time(), self.queue.wake_at
+        if now < due:
+            return
+        self.queue.wake_at = math.inf
+        expired = self.owner.expire(now, self.ranks)
+        # Not overwritten: a crash in there asks for a wake of its own.
+        self.queue.wake_by(expired.next_deadline)
+        if expired.entries:
+            self.queue.counts.expired(expired.blocks, now - due)
