@@ -13,6 +13,7 @@ from kvlanes.admission import GateStatistics as GateStatistics
 from kvlanes.admission import GroupExhausted as GroupExhausted
 from kvlanes.admission import Hold as Hold
 from kvlanes.admission import Permit as Permit
+from kvlanes.admission import PermitEnded as PermitEnded
 from kvlanes.admission import Presence as Presence
 from kvlanes.admission import QueueFull as QueueFull
 from kvlanes.admission import RequestTooLarge as RequestTooLarge
@@ -23,6 +24,9 @@ from kvlanes.engine._errors import ConfigError as ConfigError
 from kvlanes.engine._errors import EngineClosed as EngineClosed
 from kvlanes.engine._errors import EngineError as EngineError
 from kvlanes.engine._errors import NoEligibleWorker as NoEligibleWorker
+from kvlanes.engine._errors import RequestEnded as RequestEnded
+from kvlanes.engine._errors import RequestExists as RequestExists
+from kvlanes.engine._errors import ReservationEnded as ReservationEnded
 from kvlanes.engine._errors import UnknownWorker as UnknownWorker
 from kvlanes.engine._errors import WorkerExists as WorkerExists
 from kvlanes.engine._errors import WorkerLost as WorkerLost
@@ -35,11 +39,16 @@ from kvlanes.engine._status import EngineStatistics as EngineStatistics
 from kvlanes.engine._status import Health as Health
 from kvlanes.engine._status import RankStatistics as RankStatistics
 from kvlanes.engine._worker import Worker as Worker
+from kvlanes.engine.load import TooManySources as TooManySources
 from kvlanes.engine.selection import Explanation as Explanation
+from kvlanes.engine.selection import Held as Held
+from kvlanes.engine.selection import Row as Row
+from kvlanes.engine.selection import TierWeights as TierWeights
 from kvlanes.engine.selection import Weights as Weights
 from kvlanes.indexer import Applied as Applied
 from kvlanes.indexer import BlockSizeMismatch as BlockSizeMismatch
 from kvlanes.indexer import Clear as Clear
+from kvlanes.indexer import IndexBackend as IndexBackend
 from kvlanes.indexer import Lease as Lease
 from kvlanes.indexer import Mutation as Mutation
 from kvlanes.indexer import Prompt as Prompt

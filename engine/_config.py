@@ -1,23 +1,33 @@
 """What an engine is told once, checked before any state exists."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
 
 from kvlanes.engine._errors import ConfigError
-from kvlanes.engine.selection import Weights
+from kvlanes.engine.selection import TierWeights, Weights
 
 T = TypeVar("T")
 
 
-def _at_least(low: float, *, finite: bool = True) -> Any:
-    def check(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
-        if value is None:
+def _count(low: int, *, optional: bool = False) -> Any:
+    def check(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+        if value is None and optional:
             return
-        if not value >= low or (finite and math.isinf(value)):
-            raise ConfigError(f"{attribute.name} must be >= {low} and finite, got {value}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ConfigError(f"{attribute.name} must be an integer >= {low}, got {value!r}")
+
+    return check
+
+
+def _number(low: float, *, finite: bool = True, above: bool = False) -> Any:
+    def check(_: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= low
+        if not fits or (finite and value == math.inf) or (above and value == low):
+            wanted = f"{'>' if above else '>='} {low}{' and finite' if finite else ''}"
+            raise ConfigError(f"{attribute.name} must be {wanted}, got {value!r}")
 
     return check
 
@@ -53,45 +63,57 @@ class EngineConfig:
         ConfigError: A number out of range, or two settings that contradict each other.
     """
 
-    block_size: int = attrs.field(validator=_at_least(1))
-    permits: int = attrs.field(default=256, validator=_at_least(1))
-    preflight_slots: int = attrs.field(default=16, validator=_at_least(1))
-    admission_queue: int = attrs.field(default=0, validator=_at_least(0))
-    admission_overtake: int = attrs.field(default=0, validator=_at_least(0))
-    group_limit: int | None = attrs.field(default=None, validator=_at_least(1))
-    request_seconds: float = attrs.field(default=300.0, validator=_at_least(0, finite=False))
-    grace_seconds: float = attrs.field(default=1.0, validator=_at_least(0))
-    close_seconds: float = attrs.field(default=5.0, validator=_at_least(0))
-    lanes: int = attrs.field(default=4, validator=_at_least(1))
-    lane_queue: int = attrs.field(default=16_384, validator=_at_least(1))
-    ttl_seconds: float = attrs.field(default=120.0, validator=_at_least(0, finite=False))
-    predicted_ttl_seconds: float = attrs.field(default=5.0, validator=_at_least(0))
-    index_budget_blocks: int | None = attrs.field(default=None, validator=_at_least(1))
-    connect_failures: int = attrs.field(default=3, validator=_at_least(1))
-    ejection_seconds: float = attrs.field(default=1.0, validator=_at_least(0))
-    ejection_max_seconds: float = attrs.field(default=60.0, validator=_at_least(0))
-    overload_at: float = attrs.field(default=0.95, validator=_at_least(0))
-    load_max_age_seconds: float = attrs.field(default=15.0, validator=_at_least(0))
-    feed_silence_seconds: float = attrs.field(default=10.0, validator=_at_least(0))
-    seed: int = 0
+    block_size: int = attrs.field(validator=_count(1))
+    permits: int = attrs.field(default=256, validator=_count(1))
+    preflight_slots: int = attrs.field(default=16, validator=_count(1))
+    admission_queue: int = attrs.field(default=0, validator=_count(0))
+    admission_overtake: int = attrs.field(default=0, validator=_count(0))
+    group_limit: int | None = attrs.field(default=None, validator=_count(1, optional=True))
+    request_seconds: float = attrs.field(default=300.0, validator=_number(0, finite=False))
+    grace_seconds: float = attrs.field(default=1.0, validator=_number(0))
+    close_seconds: float = attrs.field(default=5.0, validator=_number(0))
+    lanes: int = attrs.field(default=4, validator=_count(1))
+    lane_queue: int = attrs.field(default=16_384, validator=_count(1))
+    ttl_seconds: float = attrs.field(default=120.0, validator=_number(0, finite=False))
+    predicted_ttl_seconds: float = attrs.field(default=5.0, validator=_number(0))
+    index_budget_blocks: int | None = attrs.field(default=None, validator=_count(1, optional=True))
+    connect_failures: int = attrs.field(default=3, validator=_count(1))
+    ejection_seconds: float = attrs.field(default=1.0, validator=_number(0))
+    ejection_max_seconds: float = attrs.field(default=60.0, validator=_number(0))
+    overload_at: float = attrs.field(default=0.95, validator=_number(0))
+    load_max_age_seconds: float = attrs.field(default=15.0, validator=_number(0, above=True))
+    feed_silence_seconds: float = attrs.field(default=10.0, validator=_number(0))
+    seed: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
     weights: Weights = attrs.field(factory=Weights, validator=attrs.validators.instance_of(Weights))
 
     def __attrs_post_init__(self) -> None:
-        if self.predicted_ttl_seconds > self.ttl_seconds:
-            raise ConfigError(
-                f"predicted_ttl_seconds ({self.predicted_ttl_seconds}) must not be longer than "
-                f"ttl_seconds ({self.ttl_seconds}): a prediction is the weaker guess"
-            )
-        if self.ejection_max_seconds < self.ejection_seconds:
-            raise ConfigError(
-                f"ejection_max_seconds ({self.ejection_max_seconds}) must not be shorter than "
-                f"ejection_seconds ({self.ejection_seconds})"
-            )
+        self._refuse_order(
+            "predicted_ttl_seconds", "ttl_seconds", "a prediction is the weaker guess"
+        )
+        self._refuse_order("ejection_seconds", "ejection_max_seconds", "pauses only grow")
+        if self.group_limit is not None:
+            self._refuse_order("group_limit", "permits", "no group can hold more than there is")
         if self.admission_overtake and not self.admission_queue:
             raise ConfigError(
                 f"admission_overtake is {self.admission_overtake}, but admission_queue is 0: "
                 "nobody waits, so nobody can be overtaken"
             )
+
+    def _refuse_order(self, smaller: str, larger: str, why: str) -> None:
+        low, high = getattr(self, smaller), getattr(self, larger)
+        if low > high:
+            raise ConfigError(f"{smaller} ({low}) must not exceed {larger} ({high}): {why}")
+
+    def refuse_settings(self, names: Iterable[str], why: str) -> None:
+        """Refuse settings that would be ignored, where they differ from their defaults.
+
+        Raises:
+            ConfigError: One of them does.
+        """
+        fields = attrs.fields_dict(EngineConfig)
+        ignored = [name for name in names if getattr(self, name) != fields[name].default]
+        if ignored:
+            raise ConfigError(f"{', '.join(ignored)} would be ignored: {why}")
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "EngineConfig":
@@ -102,7 +124,10 @@ class EngineConfig:
         """
         values = dict(mapping)
         if isinstance(values.get("weights"), Mapping):
-            values["weights"] = _from(Weights, values["weights"])
+            weights = dict(values["weights"])
+            if isinstance(weights.get("tiers"), Mapping):
+                weights["tiers"] = _from(TierWeights, weights["tiers"])
+            values["weights"] = _from(Weights, weights)
         return _from(cls, values)
 
 
@@ -113,5 +138,7 @@ def _from(cls: type[T], values: Mapping[str, Any]) -> T:
         raise ConfigError(f"unknown keys {unknown} of {cls.__name__}; known are {sorted(known)}")
     try:
         return cls(**values)
-    except TypeError as error:
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"{cls.__name__}: {error}") from error

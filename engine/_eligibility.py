@@ -9,6 +9,17 @@ from kvlanes.engine.selection import Field, LoadState
 from kvlanes.indexer import Rank
 
 
+def _named(what: str, names: Collection[str | Rank]) -> frozenset[str | Rank]:
+    # A string is a collection of its letters, and a bare tuple may carry a rank `None`, which
+    # must never be taken for rank 0: both are refused here and not quietly matched to nothing.
+    if isinstance(names, (str, Rank)):
+        raise TypeError(f"{what} must be a collection of worker names and ranks, got {names!r}")
+    for name in names:
+        if not isinstance(name, (str, Rank)):
+            raise TypeError(f"{what} names workers by string or ranks by Rank, got {name!r}")
+    return frozenset(names)
+
+
 @attrs.frozen
 class Wishes:
     """What one request wants of its worker. A worker's name stands for all its ranks.
@@ -19,9 +30,9 @@ class Wishes:
         requires: Capabilities the worker must have.
     """
 
-    exclude: Collection[str | Rank] = ()
-    allowed: Collection[str | Rank] | None = None
-    requires: Collection[str] = ()
+    exclude: frozenset[str | Rank] = frozenset()
+    allowed: frozenset[str | Rank] | None = None
+    requires: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -29,19 +40,26 @@ class Wishes:
         allowed: Collection[str | Rank] | None,
         requires: Collection[str],
     ) -> "Wishes":
-        """These wishes, or `ANY` when there are none."""
-        if exclude or allowed is not None or requires:
-            return Wishes(exclude, allowed, requires)
-        return ANY
+        """These wishes, or `ANY` when there are none. O(names).
+
+        Raises:
+            TypeError: Something that is no collection of names.
+        """
+        if allowed is None and not len(exclude) and not len(requires):
+            return ANY
+        if isinstance(requires, str):
+            raise TypeError(f"requires must be a collection of words, got {requires!r}")
+        only = None if allowed is None else _named("allowed", allowed)
+        return Wishes(_named("exclude", exclude), only, frozenset(requires))
 
     def reject(self, live: LiveRank) -> str | None:
         """Why this request does not want the rank."""
         rank = live.rank
         if rank in self.exclude or rank.worker_id in self.exclude:
             return "excluded by the request"
-        if self.allowed is not None and not {rank, rank.worker_id} & set(self.allowed):
+        if self.allowed is not None and self.allowed.isdisjoint((rank, rank.worker_id)):
             return "not among those allowed"
-        missing = sorted(set(self.requires) - live.member.worker.capabilities)
+        missing = sorted(self.requires - live.member.worker.capabilities)
         return f"lacks {', '.join(missing)}" if missing else None
 
 
@@ -95,7 +113,17 @@ class Eligibility:
                 excluded[str(live.rank)] = why
             else:
                 lives.append(live)
-        return Candidates(Field(live.rank for live in lives), tuple(lives), excluded)
+        for name in wishes.allowed or ():
+            if name not in self._registry:
+                excluded[str(name)] = "not registered"
+        own = {live.rank: live.member.worker.tier_weights for live in lives}
+        tiers = {rank: weights for rank, weights in own.items() if weights is not None}
+        return Candidates(Field(own, tiers), tuple(lives), excluded)
+
+    def retry_after_seconds(self, now: float) -> float:
+        """When an ejection ends at the earliest; a second when time alone changes nothing."""
+        ends = (live.member.ejected_until for live in self._registry.ranks())
+        return min((end - now for end in ends if end > now), default=1.0)
 
     def unfit(self, live: LiveRank, now: float) -> str | None:
         """Why this rank may serve nobody now."""

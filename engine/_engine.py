@@ -1,6 +1,5 @@
 """The engine: admission, routing, lanes and dispatch behind one object."""
 
-import math
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
@@ -8,13 +7,14 @@ import trio
 from trio.lowlevel import enable_ki_protection
 from trio_util import AsyncValue
 
-from kvlanes.admission import AdmissionGate, DeadlinePassed, Permit
+from kvlanes.admission import AdmissionGate, Permit
+from kvlanes.engine._arrivals import Arrivals
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._eligibility import ANY, Eligibility, Wishes
 from kvlanes.engine._errors import EngineClosed
 from kvlanes.engine._fleet import Fleet
 from kvlanes.engine._registry import LiveRank, Registry
-from kvlanes.engine._request import Request, current_request_id
+from kvlanes.engine._request import Request
 from kvlanes.engine._reservation import Reservation
 from kvlanes.engine._route import Route
 from kvlanes.engine._router import Router
@@ -37,26 +37,35 @@ class Engine:
         lanes: The ordered way to the index.
         nursery: Who owns dispatched work.
         ending: Ends every dispatch when the engine closes.
-        open_requests: How many requests are open; written here alone.
         dispatched: How many dispatches run, stragglers included; written by reservations.
     """
 
     def __init__(
-        self, config: EngineConfig, gate: AdmissionGate, lanes: LaneSet, nursery: trio.Nursery
+        self,
+        config: EngineConfig,
+        gate: AdmissionGate,
+        lanes: LaneSet,
+        nursery: trio.Nursery,
+        *,
+        id_prefix: str = "r",
     ) -> None:
         self.config = config
         self.gate = gate
         self.lanes = lanes
         self.nursery = nursery
         self.ending = Ending()
-        self.open_requests = AsyncValue(0)
         self.dispatched = AsyncValue(0)
         self._registry = Registry(config.block_size, config.weights)
         self._fleet = Fleet(config, self._registry, lanes)
         self._eligibility = Eligibility(self._registry, config.overload_at)
         self._router = Router(config, self._registry, self._eligibility, lanes)
-        self._serial = 0  # makes request ids
+        self._arrivals = Arrivals(self, id_prefix)
         self._closing = False
+
+    @property
+    def open_requests(self) -> AsyncValue[int]:
+        """How many requests have arrived and not been left."""
+        return self._arrivals.count
 
     # -- workers
 
@@ -125,9 +134,12 @@ class Engine:
         """Count a failed connection; several in a row eject the worker for a while.
 
         The pause starts at `ejection_seconds` and doubles up to `ejection_max_seconds`. Any
-        success ends the row.
+        success ends the row; failures during a pause are those of older attempts and not counted.
+
+        Raises:
+            UnknownWorker: Nobody of that name is registered.
         """
-        self._fleet.connect_failed(worker_id)
+        self._fleet.connect_failed(self._registry.member(worker_id))
 
     def report_load(self, rank: Rank, source: str, busy: float) -> None:
         """What `source` says about a rank, as a share in use from 0 to 1.
@@ -138,12 +150,14 @@ class Engine:
         Raises:
             UnknownWorker: The rank is not registered.
             ValueError: No share.
+            TooManySources: More sources than are kept report on this rank.
         """
         self._fleet.report_load(rank, source, busy)
 
     # -- requests
 
     @asynccontextmanager
+    @enable_ki_protection
     async def request(
         self,
         *,
@@ -168,16 +182,23 @@ class Engine:
         Raises:
             DeadlinePassed: It had passed already, or passed while waiting.
             AdmissionRefused: See `AdmissionGate.admit`.
+            RequestExists: A request of this id is open.
             EngineClosed: The engine is closing.
 
         Always a checkpoint on entry.
         """
-        request_id, until = self._entering(seconds, deadline, request_id)
-        permit = await self.gate.admit(weight, deadline=until, group=group, request_id=request_id)
-        with self._admitted(permit, until, request_id) as request:
-            yield request
+        self._refuse_when_closing()
+        request = self._arrivals.enter(seconds, deadline, request_id)
+        try:
+            permit = await self.gate.admit(
+                weight, deadline=request.deadline, group=group, request_id=request.request_id
+            )
+            yield self._admit(request, permit)
+        finally:
+            self._arrivals.leave(request)
 
     @contextmanager
+    @enable_ki_protection
     def request_nowait(
         self,
         *,
@@ -188,40 +209,18 @@ class Engine:
         request_id: str | None = None,
     ) -> Iterator[Request]:
         """`request` that never waits: refused when there is no room. Never a checkpoint."""
-        request_id, until = self._entering(seconds, deadline, request_id)
-        permit = self.gate.admit_nowait(weight, group=group, request_id=request_id)
-        with self._admitted(permit, until, request_id) as request:
-            yield request
-
-    def _entering(
-        self, seconds: float | None, deadline: float | None, request_id: str | None
-    ) -> tuple[str, float]:
         self._refuse_when_closing()
-        now = trio.current_time()
-        if deadline is None:
-            deadline = now + (self.config.request_seconds if seconds is None else seconds)
-        elif seconds is not None:
-            raise ValueError(f"seconds ({seconds}) and deadline ({deadline}) exclude each other")
-        if math.isnan(deadline):
-            raise ValueError("the deadline of a request must be a number, got NaN")
-        if deadline <= now:
-            raise DeadlinePassed("admission")
-        if request_id is None:
-            self._serial += 1
-            request_id = f"r{self._serial}"
-        return request_id, deadline
-
-    @contextmanager
-    def _admitted(self, permit: Permit, deadline: float, request_id: str) -> Iterator[Request]:
-        request = Request(self, permit, deadline, request_id)
-        self.open_requests.value += 1
-        outer = current_request_id.set(request_id)
+        request = self._arrivals.enter(seconds, deadline, request_id)
         try:
-            yield request
+            permit = self.gate.admit_nowait(weight, group=group, request_id=request.request_id)
+            yield self._admit(request, permit)
         finally:
-            current_request_id.reset(outer)
-            request.close()
-            self.open_requests.value -= 1
+            self._arrivals.leave(request)
+
+    def _admit(self, request: Request, permit: Permit) -> Request:
+        request.admitted(permit)
+        self._refuse_when_closing()  # it may have waited at a gate that others keep open
+        return request
 
     # -- routing
 
@@ -246,8 +245,12 @@ class Engine:
     def reserve(
         self, request: Request, prompt: Prompt | Sequence[int], wishes: Wishes = ANY
     ) -> Reservation:
-        """`Request.route`: decide and book in one step, so that equal callers see each other."""
-        self._refuse_when_closing()
+        """`Request.route`: decide and book in one step, so that equal callers see each other.
+
+        While closing waits for admitted requests they may still route; afterwards nobody may.
+        """
+        if self.ending.ended:
+            raise EngineClosed("the engine has closed")
         decision = self._router.decide(prompt, wishes)
         return Reservation(self, request, decision, self._router.book(decision))
 
@@ -258,9 +261,15 @@ class Engine:
         nothing. Where events confirm, the guess only bridges the time until they arrive.
         """
         self._fleet.connected(live.member)
+        if not prompt.blocks:
+            return
         ttl = self.config.predicted_ttl_seconds if live.fed else None
         guess = Store(live.rank, None, prompt.blocks, lease=Lease(ttl))
         self.lanes.post(guess, live.incarnation)
+
+    def unreachable(self, live: LiveRank) -> None:
+        """`Reservation.connect_failed`."""
+        self._fleet.connect_failed(live.member)
 
     # -- coverage
 
@@ -305,11 +314,12 @@ class Engine:
         """Assert every invariant and recount every counter of gate, registry and books."""
         self.gate.check()
         self._registry.check()
+        self._arrivals.check()
 
     # -- closing
 
     def refuse_new(self) -> None:
-        """Start closing: nothing new is admitted, routed or registered from here on."""
+        """Start closing: nothing new is admitted or registered from here on."""
         self._closing = True
 
     def _refuse_when_closing(self) -> None:

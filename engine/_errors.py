@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+REASONS_IN_MESSAGE = 8  # of `NoEligibleWorker`; all of them stand in its `reasons`
+
 
 class EngineError(Exception):
     """Base of what the engine itself refuses or reports."""
@@ -27,15 +29,44 @@ class NoEligibleWorker(EngineError, LookupError):
     """No worker may serve this request now.
 
     Attributes:
-        reasons: Each registered worker (or rank) with why it was left out.
+        reasons: Each rank with why it was left out, and each name that nobody registered.
+        retry_after_seconds: When to ask again at the earliest.
     """
 
     retryable = True
 
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        listed = ", ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        super().__init__(f"none of {len(reasons)} ranks may serve ({listed or 'none registered'})")
+    def __init__(self, reasons: Mapping[str, str], retry_after_seconds: float = 1.0) -> None:
+        named = [f"{name}: {reason}" for name, reason in list(reasons.items())[:REASONS_IN_MESSAGE]]
+        if more := len(reasons) - len(named):
+            named.append(f"and {more} more")
+        listed = ", ".join(named) or "none registered"
+        super().__init__(f"none of {len(reasons)} ranks may serve ({listed})")
         self.reasons = dict(reasons)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class RequestExists(EngineError, ValueError):
+    """A request of this id is open; two of one name could not be told apart in any log."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id!r} is open already")
+        self.request_id = request_id
+
+
+class RequestEnded(EngineError, RuntimeError):
+    """A request was used after it had been left."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {request_id!r} has ended; it routes nothing any more")
+        self.request_id = request_id
+
+
+class ReservationEnded(EngineError, RuntimeError):
+    """A reservation was dispatched a second time, or after it had been closed."""
+
+    def __init__(self, request_id: str, why: str) -> None:
+        super().__init__(f"the reservation of request {request_id!r} {why}; it serves one dispatch")
+        self.request_id = request_id
 
 
 class UnknownWorker(EngineError, KeyError):

@@ -78,27 +78,29 @@ class Fleet:
 
     def _end(self, live: LiveRank) -> None:
         self._lanes.drop_nowait(live.rank.worker_id, live.rank.dp_rank)
+        live.book.end()
         live.ending.end(partial(WorkerLost, live.rank.worker_id))
 
     def drain(self, worker_id: str, *, draining: bool) -> None:
         self._registry.member(worker_id).draining = draining
         self._registry.changed()
 
-    def connect_failed(self, worker_id: str) -> None:
+    def connect_failed(self, member: Member) -> None:
         """Count a failure; the configured number in a row ejects for a doubling, capped pause."""
-        member = self._registry.member(worker_id)
+        now = trio.current_time()
+        if now < member.ejected_until:
+            return  # an attempt from before the ejection: what it found is known
         member.connect_failures += 1
         if member.connect_failures >= self._config.connect_failures:
-            pause = self._config.ejection_seconds * 2.0**member.ejections
-            pause = min(pause, self._config.ejection_max_seconds)
+            longer = 2 * member.pause_seconds or self._config.ejection_seconds
+            member.pause_seconds = min(longer, self._config.ejection_max_seconds)
             member.connect_failures = 0
-            member.ejections += 1
-            member.ejected_until = trio.current_time() + pause
+            member.ejected_until = now + member.pause_seconds
             self._registry.changed()
 
     def connected(self, member: Member) -> None:
-        """The worker answered: its failures are forgotten."""
-        member.connect_failures = member.ejections = 0
+        """The worker answered: its failures are forgotten, a pause under way is served."""
+        member.connect_failures, member.pause_seconds = 0, 0.0
 
     def report_load(self, rank: Rank, source: str, busy: float) -> None:
         now = trio.current_time()

@@ -1,8 +1,11 @@
 """Opening an engine, and the one order in which it closes."""
+# flake8: noqa: ASYNC102 - `_close` sets the bounds of what it awaits
 
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -12,6 +15,15 @@ from kvlanes.engine._engine import Engine
 from kvlanes.engine._errors import EngineClosed
 from kvlanes.indexer import IndexBackend, RadixIndex
 from kvlanes.nursery import open_bare_nursery, open_lanes
+
+# What an engine makes its own gate from.
+GATE_SETTINGS = (
+    "permits",
+    "preflight_slots",
+    "admission_queue",
+    "admission_overtake",
+    "group_limit",
+)
 
 logger = logging.getLogger("kvlanes.engine")
 
@@ -36,27 +48,34 @@ async def open_engine(
         gate: One to share with other engines; whoever made it closes it. Without one the engine
             makes its own of `config.permits`.
         make_index: Another index than a `RadixIndex`; called again after a crash of the index.
+
+    Raises:
+        ConfigError: `config` sets what `gate` or `make_index` decides instead.
     """
-    if make_index is None:
-        budget = config.index_budget_blocks
-
-        def make_index() -> IndexBackend:
-            return RadixIndex(config.block_size)
-
+    if gate is not None:
+        config.refuse_settings(GATE_SETTINGS, "the gate that was given decides")
+    if make_index is not None:
+        config.refuse_settings(("index_budget_blocks",), "the index that was given decides")
     async with (
         open_lanes(
-            make_index,
+            make_index or partial(_radix_index, config),
             lanes=config.lanes,
             queue_capacity=config.lane_queue,
             ttl_seconds=config.ttl_seconds,
         ) as lanes,
         open_bare_nursery() as nursery,
     ):
-        engine = Engine(config, gate or _own_gate(config), lanes, nursery)
+        # Permits of one id are one request to a gate, so engines that share one make other ids.
+        prefix = "r" if gate is None else f"{secrets.token_hex(4)}-"
+        engine = Engine(config, gate or _own_gate(config), lanes, nursery, id_prefix=prefix)
         try:
             yield engine
         finally:
             await _close(engine, owns_gate=gate is None)
+
+
+def _radix_index(config: EngineConfig) -> IndexBackend:
+    return RadixIndex(config.block_size)
 
 
 def _own_gate(config: EngineConfig) -> AdmissionGate:

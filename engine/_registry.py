@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 import attrs
+import trio
 
 from kvlanes.engine._errors import UnknownWorker, WorkerExists
 from kvlanes.engine._worker import Worker
@@ -30,7 +31,7 @@ class LiveRank:
         hits: Predicted against measured cache hits; written by reservations.
         reports: What others say about its load; written by `Fleet.report_load`.
         fed: Whether engine events arrive for it; written by `Engine.apply`.
-        fed_at: When the last one did, on Trio's clock.
+        fed_at: When the last one did, or when this life began, on Trio's clock.
     """
 
     rank: Rank
@@ -41,7 +42,7 @@ class LiveRank:
     hits: HitRecord = attrs.field(factory=HitRecord)
     reports: LoadReports = attrs.field(factory=LoadReports)
     fed: bool = False
-    fed_at: float = -math.inf
+    fed_at: float = attrs.field(factory=trio.current_time)
 
 
 @attrs.define(eq=False)
@@ -52,7 +53,7 @@ class Member:
     ranks: tuple[LiveRank, ...] = ()
     draining: bool = False
     connect_failures: int = 0  # in a row
-    ejections: int = 0  # in a row
+    pause_seconds: float = 0.0  # of the last ejection; 0 once the worker has answered
     ejected_until: float = -math.inf
 
 
@@ -74,8 +75,8 @@ class Registry:
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
 
-    def __contains__(self, worker_id: str) -> bool:
-        return worker_id in self._members
+    def __contains__(self, name: str | Rank) -> bool:
+        return name in (self._ranks if isinstance(name, Rank) else self._members)
 
     def ranks(self) -> Iterable[LiveRank]:
         return self._ranks.values()
@@ -155,13 +156,8 @@ class Registry:
     # -- reading
 
     def running(self, prompt: bytes) -> frozenset[Rank]:
-        """Ranks on which an identical prompt runs. O(those ranks)."""
-        books = self._running.get(prompt, ())
-        return frozenset(book.rank for book in books if self._reads(book))
-
-    def _reads(self, book: RankBook) -> bool:
-        live = self._ranks.get(book.rank)
-        return live is not None and live.book is book
+        """Ranks on which an identical prompt runs; a life that ended has no bookings. O(those)."""
+        return frozenset(book.rank for book in self._running.get(prompt, ()))
 
     def check(self) -> None:
         """Assert that the two tables agree and that every book equals a recount."""
@@ -170,3 +166,5 @@ class Registry:
         for live in lives.values():
             assert live.rank in live.member.worker.ranks, live.rank
             live.book.check()
+        books = {book for times in self._running.values() for book in times}
+        assert books <= {live.book for live in lives.values()}, "a life that ended is still booked"

@@ -1,11 +1,14 @@
 """What is held because of a decision: a place on one rank, until the work there has ended."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, TypeVarTuple
 
+import attrs
+from trio.lowlevel import enable_ki_protection
+
 from kvlanes.admission import Hold
+from kvlanes.engine._errors import ReservationEnded
 from kvlanes.engine._router import Decision
 from kvlanes.engine.load import Booking
 from kvlanes.nursery import Completed, DeadlineExpired, Failed, dispatch
@@ -22,15 +25,21 @@ class Reservation:
     """A place on one rank, held until the work there has really ended.
 
     The owner is the request, or whoever closes it; while a dispatch runs, the dispatched work
-    owns it and a close by anybody else waits for its end. Holds no cancel scope, so it may live
-    across a `yield`. All methods but `dispatch` are synchronous and never a checkpoint.
+    owns it and a close by anybody else waits for its end. The end of the rank's life (removal,
+    restart) takes it out of the books at once, and everything that comes after changes nothing.
+    Holds no cancel scope, so it may live across a `yield`. All methods but `dispatch` are
+    synchronous and never a checkpoint.
+
+    Attributes:
+        route: What was decided.
     """
 
     __slots__ = (
         "_booking",
-        "_dispatched",
+        "_closed",
         "_engine",
         "_live",
+        "_measured",
         "_placed",
         "_prompt",
         "_request",
@@ -47,10 +56,17 @@ class Reservation:
         self._live = decision.live
         self._prompt = decision.prompt
         self._booking = booking
-        self._dispatched = False
-        self._serving: Hold | None = None  # what dispatched work holds while it runs
+        self._closed = False
+        self._serving: Serving | None = None  # while dispatched work runs
         self._placed = False
+        self._measured = False
 
+    @property
+    def lost(self) -> bool:
+        """Whether the worker left or restarted since; what streams from it now is nothing ours."""
+        return self._live.ending.ended
+
+    @enable_ki_protection
     async def dispatch(
         self, work: Callable[[*Args], Awaitable[T]], *args: *Args
     ) -> Completed[T] | Failed | DeadlineExpired:
@@ -70,60 +86,64 @@ class Reservation:
             `Failed(EngineClosed())` when the engine closed.
 
         Raises:
-            RuntimeError: This reservation was closed, or dispatched before.
+            ReservationEnded: It was closed, or dispatched before.
+            PermitEnded: The request's permit was closed under it.
             trio.Cancelled: The caller was cancelled; the work was cancelled and drained first.
 
         Always a checkpoint. The end of local work is not the end of work on a GPU.
         """
-        if self._dispatched or not self._booking.open:
-            raise RuntimeError("a reservation serves one dispatch, while it is open")
         request, engine = self._request, self._engine
-        self._serving = request.permit.hold("dispatched", deadline=request.deadline)
-        self._dispatched = True
-        engine.dispatched.value += 1
         return await dispatch(
             self._serve,
             work,
             args,
             nursery=engine.nursery,
-            holding=self._occupied(),
+            holding=self._occupy(),
             deadline=request.deadline,
             grace_seconds=engine.config.grace_seconds,
             request_id=request.request_id,
             endings=(engine.ending, self._live.ending),
         )
 
+    def _occupy(self) -> "Serving":
+        request = self._request
+        if self._closed or self._serving is not None:
+            why = "was closed" if self._closed else "is dispatched already"
+            raise ReservationEnded(request.request_id, why)
+        hold = request.permit.hold("dispatched", deadline=request.deadline)
+        self._serving = Serving(self, hold)
+        self._engine.dispatched.value += 1
+        return self._serving
+
     async def _serve(self, work: Callable[[*Args], Awaitable[T]], args: tuple[*Args]) -> T:
         value = await work(*args)
         self.succeeded()  # also when it is late: the worker holds the prompt all the same
         return value
 
-    @contextmanager
-    def _occupied(self) -> Iterator[None]:
-        """What dispatched work holds: the permit and the place, until it has really ended."""
-        assert self._serving is not None
-        try:
-            yield
-        finally:
-            serving, self._serving = self._serving, None
-            self.close()
-            serving.close()
-            self._engine.dispatched.value -= 1
+    def vacate(self) -> None:
+        """Dispatched work has ended; called by its `Serving`, once."""
+        self._serving = None
+        self.close()
+        self._engine.dispatched.value -= 1
 
     def first_output(self) -> None:
         """The first token came: the prefill is done and leaves the worker's load."""
         self._booking.first_output()
 
     def grow(self, blocks: int) -> None:
-        """Output filled `blocks` further blocks on the worker."""
+        """Output filled `blocks` further blocks on the worker.
+
+        Raises:
+            ValueError: A negative number.
+        """
         self._booking.grow(blocks)
 
     def succeeded(self, cached_tokens: int | None = None) -> None:
         """The worker served the prompt and holds it now: post its placement, once.
 
         Args:
-            cached_tokens: Prompt tokens that the worker found cached, when it says so; kept
-                beside what was predicted (`Engine.health`).
+            cached_tokens: Prompt tokens that the worker found cached, when it says so; the first
+                figure is kept beside what was predicted (`Engine.health`).
 
         Raises:
             ValueError: Negative, or more than the prompt has.
@@ -131,22 +151,34 @@ class Reservation:
         tokens = self._prompt.token_count
         if cached_tokens is not None and not 0 <= cached_tokens <= tokens:
             raise ValueError(f"cached_tokens must be within 0..{tokens}, got {cached_tokens}")
-        if cached_tokens is not None:
+        if cached_tokens is not None and not self._measured:
+            self._measured = True
             predicted = min(tokens, self.route.overlap * self._prompt.block_size)
             self._live.hits.note(predicted, cached_tokens)
         if not self._placed:
             self._placed = True
             self._engine.place(self._live, self._prompt)
 
+    def connect_failed(self) -> None:
+        """The worker could not be reached: count it against the registration that was chosen.
+
+        A late report on a worker that left and came back changes nothing for the new one.
+        See `Engine.connect_failed`.
+        """
+        self._engine.unreachable(self._live)
+
+    @enable_ki_protection
     def close(self) -> None:
         """Give the place back, unless dispatched work still occupies it. Idempotent."""
-        if self._serving is None:
+        if self._serving is None and not self._closed:
+            self._closed = True
             self._booking.close()
             self._request.forget(self)
 
     def __enter__(self) -> Self:
         return self
 
+    @enable_ki_protection
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -154,3 +186,24 @@ class Reservation:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@attrs.define(eq=False)
+class Serving:
+    """What dispatched work holds, the permit and the place; given back when it really ends."""
+
+    _reservation: Reservation
+    _hold: Hold
+
+    def __enter__(self) -> None:
+        """Taken already, before the work was started."""
+
+    @enable_ki_protection
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._reservation.vacate()
+        self._hold.close()

@@ -14,7 +14,7 @@ from kvlanes.engine._registry import LiveRank, Registry
 from kvlanes.engine._route import Route
 from kvlanes.engine.load import Booking
 from kvlanes.engine.selection import Held, Query, Selection, select
-from kvlanes.indexer import Prompt
+from kvlanes.indexer import Overlap, Prompt, Rank, TieredOverlap
 from kvlanes.nursery import LaneSet
 
 
@@ -25,6 +25,16 @@ class Decision:
     route: Route
     live: LiveRank
     prompt: Prompt
+
+
+def _held(overlap: Overlap) -> dict[Rank, Held]:
+    """What each rank holds, by tier where the index tells tiers apart. O(ranks that hold)."""
+    depths = overlap.scores()
+    if isinstance(overlap, TieredOverlap):
+        tiers = {rank: overlap.tiers(rank) for rank in depths}
+        return {rank: Held(t.device, t.host, t.disk + t.external) for rank, t in tiers.items()}
+    held = {depth: Held(depth) for depth in set(depths.values())}  # few depths, many ranks
+    return {rank: held[depth] for rank, depth in depths.items()}
 
 
 class Router:
@@ -50,9 +60,11 @@ class Router:
         """
         if not isinstance(prompt, Prompt):
             prompt = Prompt(prompt, self._config.block_size)
-        candidates = self._eligibility.candidates(trio.current_time(), wishes)
+        now = trio.current_time()
+        candidates = self._eligibility.candidates(now, wishes)
         if not candidates.live:
-            raise NoEligibleWorker(candidates.excluded)
+            after = self._eligibility.retry_after_seconds(now)
+            raise NoEligibleWorker(candidates.excluded, after)
         selection = self._select(prompt, candidates)
         live = candidates.live[selection.chosen]
         held = selection.query.held.get(live.rank, Held())
@@ -61,12 +73,11 @@ class Router:
         return Decision(route, live, prompt)
 
     def _select(self, prompt: Prompt, candidates: Candidates) -> Selection:
-        scores = self._lanes.overlap(prompt).scores()
         query = Query(
             tokens=prompt.token_count,
             blocks=len(prompt),
             block_size=prompt.block_size,
-            held={rank: Held(blocks) for rank, blocks in scores.items()},
+            held=_held(self._lanes.overlap(prompt)),
             sharing=self._registry.running(prompt.blocks),
         )
         states = candidates.states()
@@ -78,11 +89,12 @@ class Router:
 
     def book(self, decision: Decision) -> Booking:
         """Count the decision in, in the step in which it was made. O(1)."""
-        prompt = decision.prompt
+        prompt, live = decision.prompt, decision.live
         self._choices += 1
-        self._trail.update(f"{decision.live.rank}\n".encode())
-        uncached = max(0, prompt.token_count - decision.route.overlap * prompt.block_size)
-        return decision.live.book.book(prompt.blocks, uncached, self._choices)
+        self._trail.update(f"{live.rank}\n".encode())
+        tiers = live.member.worker.tier_weights or self._config.weights.tiers
+        cached = round(tiers.cached_blocks(decision.route.held) * prompt.block_size)
+        return live.book.book(prompt.blocks, max(0, prompt.token_count - cached), self._choices)
 
     def digest(self) -> str:
         """Of every decision booked so far, in order; equal runs have equal digests."""

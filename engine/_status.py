@@ -102,14 +102,14 @@ def health(
 
 def _complaints(live: LiveRank, config: EngineConfig, now: float) -> Iterator[str]:
     silent = now - live.fed_at
-    if live.fed and silent > config.feed_silence_seconds:
+    if (live.fed or live.member.worker.feed) and silent > config.feed_silence_seconds:
         yield f"no event for {silent:.0f} s; its coverage may be stale"
     for source in live.reports.stale(now):
         yield f"the load that {source} reports is older than {config.load_max_age_seconds:.0f} s"
     if live.hits.far_below:
         yield (
-            f"found {live.hits.measured_tokens} of {live.hits.predicted_tokens} expected tokens "
-            f"in its cache over {live.hits.reports} requests (judged from {TRUSTED_AFTER}): "
+            f"found {live.hits.share_found:.0%} of the expected tokens in its cache over the last "
+            f"{live.hits.reports} requests that said so (judged from {TRUSTED_AFTER}): "
             "another block size, adapter or cache salt than here, a cache that evicts sooner "
             "than the lease, or prefix caching that is off"
         )

@@ -1,13 +1,22 @@
 """A worker as the embedding program describes it."""
 
+from collections.abc import Iterable
+
 import attrs
 
+from kvlanes.engine.selection import TierWeights
 from kvlanes.indexer import Rank
 
 
 def _positive(_: object, attribute: "attrs.Attribute[int]", value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{attribute.name} must be >= 1, got {value}")
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{attribute.name} must be an integer >= 1, got {value!r}")
+
+
+def _words(words: Iterable[str]) -> frozenset[str]:
+    if isinstance(words, str):  # its letters would become capabilities
+        raise TypeError(f"capabilities must be a set of words, got the string {words!r}")
+    return frozenset(words)
 
 
 @attrs.frozen
@@ -20,15 +29,17 @@ class Worker:
         block_size: Tokens a block as the worker says; `None` trusts the engine's configuration.
         capacity_blocks: KV-cache blocks a rank can hold, when known.
         capabilities: Free words that a request may require.
+        tier_weights: What its blocks outside the device are worth; `None` takes the engine's.
+        feed: Whether engine events are expected, so that `health()` says when none come.
     """
 
     worker_id: str
     dp_size: int = attrs.field(default=1, kw_only=True, validator=_positive)
     block_size: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
     capacity_blocks: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    capabilities: frozenset[str] = attrs.field(
-        default=frozenset(), kw_only=True, converter=frozenset
-    )
+    capabilities: frozenset[str] = attrs.field(default=frozenset(), kw_only=True, converter=_words)
+    tier_weights: TierWeights | None = attrs.field(default=None, kw_only=True)
+    feed: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         Rank(self.worker_id)  # refuses what is no name

@@ -7,3 +7,4 @@ from kvlanes.engine.load._hits import TRUSTED_AFTER as TRUSTED_AFTER
 from kvlanes.engine.load._hits import HitRecord as HitRecord
 from kvlanes.engine.load._reports import LoadReport as LoadReport
 from kvlanes.engine.load._reports import LoadReports as LoadReports
+from kvlanes.engine.load._reports import TooManySources as TooManySources

@@ -46,6 +46,11 @@ class RankBook:
         self._move(prefill_tokens, len(prompt) // 8 if times == 1 else 0, 1, turn)
         return booking
 
+    def end(self) -> None:
+        """This life of the rank is over, and every booking with it. O(bookings)."""
+        for booking in list(self.bookings):
+            booking.close()
+
     def _unbook(self, booking: "Booking") -> None:
         del self.bookings[booking]
         prompt = booking.prompt

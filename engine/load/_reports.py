@@ -35,18 +35,40 @@ class LoadReport:
         return now - self.at <= self.max_age_seconds
 
 
+class TooManySources(ValueError):
+    """As many sources as may be kept report a load, and all of them are believed."""
+
+    def __init__(self, source: str, most: int) -> None:
+        super().__init__(f"{most} sources report a load already; {source!r} is one too many")
+
+
 class LoadReports:
-    """The latest figure of each source. A source never overwrites another's."""
+    """The latest figure of each source. A source never overwrites another's.
 
-    __slots__ = ("_latest",)
+    Args:
+        most: Sources that are kept; one whose figure is too old makes room for a new one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_latest", "_most")
+
+    def __init__(self, most: int = 8) -> None:
         self._latest: dict[str, LoadReport] = {}
+        self._most = most
 
     def __len__(self) -> int:
         return len(self._latest)
 
     def note(self, report: LoadReport) -> None:
+        """Keep a figure in the place of its source's last one.
+
+        Raises:
+            TooManySources: The source is new, and there is no room for it.
+        """
+        if report.source not in self._latest and len(self._latest) >= self._most:
+            stale = self.stale(report.at)
+            if not stale:
+                raise TooManySources(report.source, self._most)
+            del self._latest[stale[0]]
         self._latest[report.source] = report
 
     def busiest(self, now: float) -> LoadReport | None:

@@ -1,7 +1,6 @@
 """Who serves a request: pure scoring, a deterministic choice, and its explanation."""
 
 from kvlanes.engine.selection._choose import Field as Field
-from kvlanes.engine.selection._choose import Held as Held
 from kvlanes.engine.selection._choose import LoadState as LoadState
 from kvlanes.engine.selection._choose import Query as Query
 from kvlanes.engine.selection._choose import Selection as Selection
@@ -9,4 +8,6 @@ from kvlanes.engine.selection._choose import select as select
 from kvlanes.engine.selection._explanation import Explanation as Explanation
 from kvlanes.engine.selection._explanation import Row as Row
 from kvlanes.engine.selection._explanation import explain as explain
+from kvlanes.engine.selection._held import Held as Held
+from kvlanes.engine.selection._held import TierWeights as TierWeights
 from kvlanes.engine.selection._weights import Weights as Weights

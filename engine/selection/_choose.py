@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import attrs
 
+from kvlanes.engine.selection._held import Held, TierWeights
 from kvlanes.engine.selection._weights import Weights
 from kvlanes.indexer import Rank
 
@@ -34,18 +35,6 @@ class LoadState(NamedTuple):
     turn: int = 0
 
 
-class Held(NamedTuple):
-    """How much of the prompt a rank holds, in blocks, fastest tier first."""
-
-    device: int = 0
-    host: int = 0
-    disk: int = 0
-
-    @property
-    def blocks(self) -> int:
-        return self.device + self.host + self.disk
-
-
 @attrs.frozen
 class Query:
     """What is to be placed.
@@ -66,13 +55,22 @@ class Query:
 
 
 class Field:
-    """The ranks that may be chosen, in a fixed order. Made once for each change of membership."""
+    """The ranks that may be chosen, in a fixed order. Made once for each change of membership.
 
-    __slots__ = ("position", "ranks")
+    Attributes:
+        ranks: In the order of all parallel rows.
+        position: Where each rank stands.
+        tiers: Ranks with tier weights of their own.
+    """
 
-    def __init__(self, ranks: Iterable[Rank]) -> None:
+    __slots__ = ("position", "ranks", "tiers")
+
+    def __init__(
+        self, ranks: Iterable[Rank], tiers: Mapping[Rank, TierWeights] | None = None
+    ) -> None:
         self.ranks = tuple(ranks)
         self.position = {rank: i for i, rank in enumerate(self.ranks)}
+        self.tiers = dict(tiers or {})
 
 
 @attrs.frozen(eq=False)
@@ -128,7 +126,7 @@ def select(
     for rank, held in query.held.items():
         i = field.position.get(rank)
         if i is not None:
-            costs[i] -= saved(query, states[i], weights, held)
+            costs[i] -= saved(query, states[i], weights, held, field.tiers.get(rank))
     for rank in query.sharing:
         i = field.position.get(rank)
         if i is not None:
@@ -139,10 +137,12 @@ def select(
     return Selection(field, states, query, weights, costs, chosen)
 
 
-def saved(query: Query, state: LoadState, weights: Weights, held: Held) -> float:
+def saved(
+    query: Query, state: LoadState, weights: Weights, held: Held, tiers: TierWeights | None
+) -> float:
     """Blocks of prefill that held blocks are worth, never more than there is to prefill."""
     raw = (state.prefill_tokens + query.tokens) / query.block_size
-    return weights.prefill * min(raw, weights.credit(*held))
+    return weights.prefill * min(raw, weights.credit(held, tiers))
 
 
 def _cheapest(costs: list[float], states: Sequence[LoadState]) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from kvlanes.engine.selection._choose import Held, LoadState, Selection, saved
+from kvlanes.engine.selection._choose import LoadState, Selection, saved
+from kvlanes.engine.selection._held import Held
 from kvlanes.indexer import Rank
 
 
@@ -92,7 +93,7 @@ def _row(selection: Selection, rank: Rank) -> Row:
     state: LoadState = selection.states[i]
     held = query.held.get(rank, Held())
     prefill = weights.prefill * (state.prefill_tokens + query.tokens) / query.block_size
-    off = saved(query, state, weights, held)
+    off = saved(query, state, weights, held, selection.field.tiers.get(rank))
     decode = state.decode_blocks + (0 if rank in query.sharing else query.blocks)
     cost = prefill - off + decode + weights.request * state.requests
     return Row(rank, held, prefill, off, decode, state.requests, cost, i == selection.chosen)

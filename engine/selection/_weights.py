@@ -1,13 +1,8 @@
 """How much each kind of work counts when candidates are compared."""
 
-import math
-
 import attrs
 
-
-def _non_negative(_: object, attribute: "attrs.Attribute[float]", value: float) -> None:
-    if not 0.0 <= value < math.inf:  # also refuses NaN
-        raise ValueError(f"{attribute.name} must be finite and >= 0, got {value}")
+from kvlanes.engine.selection._held import Held, TierWeights, non_negative
 
 
 @attrs.frozen(kw_only=True)
@@ -24,8 +19,7 @@ class Weights:
 
     Attributes:
         overlap: Worth of a block held on the device.
-        host: Worth of a further block in host memory.
-        disk: Worth of a further block on disk or in an external store.
+        tiers: Worth of blocks held elsewhere, where a worker does not say otherwise.
         prefill: Worth of a block that must be prefilled.
         request: Cost of each request already running.
         temperature: 0 takes the cheapest; above, worse candidates win now and then.
@@ -34,12 +28,13 @@ class Weights:
         ValueError: A negative, infinite or NaN weight.
     """
 
-    overlap: float = attrs.field(default=1.0, validator=_non_negative)
-    host: float = attrs.field(default=0.75, validator=_non_negative)
-    disk: float = attrs.field(default=0.25, validator=_non_negative)
-    prefill: float = attrs.field(default=1.0, validator=_non_negative)
-    request: float = attrs.field(default=0.0, validator=_non_negative)
-    temperature: float = attrs.field(default=0.0, validator=_non_negative)
+    overlap: float = attrs.field(default=1.0, validator=non_negative)
+    tiers: TierWeights = attrs.field(
+        factory=TierWeights, validator=attrs.validators.instance_of(TierWeights)
+    )
+    prefill: float = attrs.field(default=1.0, validator=non_negative)
+    request: float = attrs.field(default=0.0, validator=non_negative)
+    temperature: float = attrs.field(default=0.0, validator=non_negative)
 
     def load_cost(
         self, block_size: int, prefill_tokens: int, decode_blocks: int, requests: int
@@ -47,6 +42,11 @@ class Weights:
         """The part of the cost that a rank's running work makes, whatever comes next."""
         return self.prefill * prefill_tokens / block_size + decode_blocks + self.request * requests
 
-    def credit(self, device: int, host: int, disk: int) -> float:
-        """What cached blocks are worth, in blocks of prefill saved."""
-        return self.overlap * device + self.host * host + self.disk * disk
+    def credit(self, held: Held, tiers: TierWeights | None = None) -> float:
+        """What cached blocks are worth, in blocks of prefill saved.
+
+        Args:
+            held: What a rank holds.
+            tiers: The rank's own worth of slower tiers, if it has one.
+        """
+        return (tiers or self.tiers).cached_blocks(held) - (1.0 - self.overlap) * held.device

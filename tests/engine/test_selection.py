@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlanes.engine.selection import Field, Held, LoadState, Query, Weights, explain, select
+from kvlanes.engine.selection import (
+    Field,
+    Held,
+    LoadState,
+    Query,
+    TierWeights,
+    Weights,
+    explain,
+    select,
+)
 from kvlanes.indexer import Rank
 
 A, B, C = Rank("a"), Rank("b"), Rank("c")
@@ -49,7 +58,7 @@ def test_host_and_disk_blocks_count_less_than_device_blocks() -> None:
     held = {A: Held(2, 3, 0), B: Held(0, 0, 9), C: Held(4, 0, 0)}
     chosen = select(Field((A, B, C)), [state()] * 3, query(10, held), Weights(), never)
     assert chosen.rank == A  # 2 + 0.75 * 3 = 4.25 against 2.25 and 4
-    assert Weights(host=0.5).credit(2, 3, 4 + 5) == pytest.approx(5.75)  # the reference's sum
+    assert TierWeights(host=0.5).cached_blocks(Held(2, 3, 4 + 5)) == 5.75  # the reference's sum
 
 
 def test_credit_never_pays_for_more_than_there_is_to_prefill() -> None:
