@@ -13,6 +13,7 @@ and still wants its answer.
 
 import logging
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import TypeAlias
 
 import attrs
@@ -37,6 +38,8 @@ Refusal: TypeAlias = Callable[[int], HttpResponse]
 
 _log = logging.getLogger("kvlanes.engine.http")
 _CHUNK_BYTES = 64 * 1024
+_FRAMING = (b"content-length", b"transfer-encoding")  # a request with neither has no body
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 @attrs.define(eq=False)
@@ -109,9 +112,10 @@ class Connection:
             if not data:
                 break
             await self._inbox.put(data)
-        self._inbox.end()
+        # Cancelled first: a handler that waits for its body must not find a broken one instead.
         if self._handling is not None:
             self._handling.cancel()
+        self._inbox.end()
 
     async def _serve_requests(self) -> None:
         patience_seconds = self._limits.head_seconds
@@ -252,7 +256,10 @@ class Connection:
         ]
         if self._stopping or self._inbox.overflowed or self._h11.their_state is not h11.DONE:
             headers.append(("connection", "close"))
-        events: list[h11.Event] = [h11.Response(status_code=response.status, headers=headers)]
+        reason = _REASONS.get(response.status, b"")
+        events: list[h11.Event] = [
+            h11.Response(status_code=response.status, headers=headers, reason=reason)
+        ]
         if response.body and not bodiless:
             events.append(h11.Data(data=response.body))
         await self._send(*events, h11.EndOfMessage())
@@ -275,6 +282,3 @@ class Connection:
         with trio.move_on_after(self._limits.linger_seconds):
             await self._inbox.drained()
         return False
-
-
-_FRAMING = (b"content-length", b"transfer-encoding")

@@ -72,23 +72,29 @@ class _Server:
         self._left = trio.lowlevel.ParkingLot()
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        async with listener:
+            while True:
+                await self._room.acquire()
+                try:
+                    stream = await self._next(listener)
+                except trio.ClosedResourceError:
+                    return
+                # Known from here on, so that stopping reaches it before its task first runs.
+                connection = Connection(
+                    stream, self._handler, self._refuse, self._limits, self._bodies
+                )
+                self._connections.add(connection)
+                nursery.start_soon(self._serve, connection)
+
+    async def _next(self, listener: trio.SocketListener) -> trio.SocketStream:
         while True:
-            await self._room.acquire()
             try:
-                stream = await listener.accept()
-            except trio.ClosedResourceError:
-                return
+                return await listener.accept()
             except OSError as error:
-                self._room.release()
                 if error.errno not in _SHORTAGE:
                     raise
                 _log.warning("cannot accept a client: %s", error)
                 await trio.sleep(_SHORTAGE_PAUSE_SECONDS)
-                continue
-            # Known from here on, so that stopping reaches it before its task first runs.
-            connection = Connection(stream, self._handler, self._refuse, self._limits, self._bodies)
-            self._connections.add(connection)
-            nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: Connection) -> None:
         try:

@@ -1,0 +1,204 @@
+"""One real engine: what it can do, and the calls to it. Needs the extra `client` (httpx2).
+
+Failures are told apart by whether the engine had begun to answer: before that, another worker may
+be asked instead; after it, the request ends with a name.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from examples.server.upstream_native import NativeAnswer, checked
+from examples.server.upstream_scoring import Scoring, UpstreamMalformed
+from examples.server.workers import Scored, WorkerBusy
+from kvlanes.engine import ConfigError
+from kvlanes.engine.decisions import (
+    MALFORMED_RESULT,
+    NOT_READY,
+    Contract,
+    Decision,
+    DecisionError,
+    Json,
+    parse_json,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+_ANSWER_BYTES = 4 * 1024 * 1024  # of one engine's answer; a bigger one is malformed
+_BUSY = (429, 503)  # what engines answer when they have no room
+
+
+class WorkerUnreachable(ConnectionError):
+    """The engine did not begin to answer: it was not reached, or it died first."""
+
+    def __init__(self, worker: str, cause: Exception) -> None:
+        super().__init__(f"worker {worker!r} did not answer: {type(cause).__name__}")
+        self.worker = worker
+
+
+class WorkerBroke(ConnectionError):
+    """The engine died in the middle of its answer."""
+
+    def __init__(self, worker: str, cause: Exception) -> None:
+        super().__init__(f"worker {worker!r} broke off its answer: {type(cause).__name__}")
+        self.worker = worker
+
+
+@attrs.frozen
+class Abilities:
+    """What a probe found an engine to do.
+
+    Attributes:
+        model: Its own name of the model.
+        native: Contracts that it answers itself.
+        scoring: How it is asked for label log probabilities, if it can be.
+        tokenizes: Whether it has a tokenise endpoint.
+        salted: Whether it was seen to keep prefixes of different salts apart.
+        accepts_salt: Whether its native routes take a salt at all.
+    """
+
+    model: str
+    native: frozenset[Contract] = frozenset()
+    scoring: Scoring | None = None
+    tokenizes: bool = False
+    salted: bool = False
+    accepts_salt: bool = False
+
+    def misfit(self, contract: Contract, labels: int, tokenized: bool) -> str | None:
+        """Why this engine cannot take a request with questions of up to `labels` candidates."""
+        if contract in self.native:
+            return None
+        if self.scoring is None or not tokenized:
+            return "the engine cannot read label log probabilities"
+        most = self.scoring.most_labels
+        if most is not None and labels > most:
+            return f"a question has {labels} candidates, the engine reads {most} at once"
+        return None
+
+
+@attrs.frozen(eq=False)
+class Upstream:
+    """One engine behind this server.
+
+    Attributes:
+        name: Host and port; also its name as a worker.
+        abilities: What a probe found.
+    """
+
+    name: str
+    abilities: Abilities
+    _client: "httpx2.AsyncClient" = attrs.field(repr=False)
+
+    async def score(
+        self, ordinal: int, tokens: Sequence[int], labels: Sequence[int], salt: str
+    ) -> Scored:
+        """Read the labels of one branch from one streamed token. Always a checkpoint.
+
+        Cancelling closes the stream, and with it ends the engine's work.
+
+        Raises:
+            WorkerUnreachable: It did not begin to answer; another worker may be asked.
+            WorkerBroke: It ended in the middle of its answer.
+            WorkerBusy: It has no room.
+            DecisionError: It refused the request, or what it said makes no sense.
+        """
+        scoring = self.abilities.scoring
+        assert scoring is not None, "the request was routed past `misfit`"
+        body = scoring.body(self.abilities.model, tokens, labels, salt)
+        answer = await self._answer(scoring.path, json.dumps(body).encode())
+        try:
+            return scoring.read(_events(answer), labels)
+        except UpstreamMalformed as error:
+            raise DecisionError(MALFORMED_RESULT) from error
+
+    async def decide(self, decision: Decision, model: str, body: bytes) -> NativeAnswer:
+        """Let the engine answer a whole request. Always a checkpoint.
+
+        Args:
+            decision: What is asked, to check the answer against.
+            model: Our name of the model, for the answer.
+            body: As `forwarded` made it.
+
+        Raises:
+            As `score`.
+        """
+        return checked(decision, model, await self._answer(decision.contract.value, body))
+
+    async def _answer(self, path: str, body: bytes) -> bytes:
+        """Post, and take the whole body of a 200, streamed or not."""
+        import httpx2
+
+        begun = False
+        headers = {"content-type": "application/json"}
+        try:
+            async with self._client.stream("POST", path, content=body, headers=headers) as response:
+                begun = True
+                _refuse(response.status_code)
+                # To the end and not only to `[DONE]`, so that the connection can be used again.
+                return await _whole(response.aiter_bytes())
+        except httpx2.TransportError as error:
+            kind = WorkerBroke if begun else WorkerUnreachable
+            raise kind(self.name, error) from error
+
+
+def open_client(url: str, connect_seconds: float) -> "httpx2.AsyncClient":
+    """A client for one engine; only connecting has a bound of its own, the rest the deadline.
+
+    Raises:
+        ConfigError: The extra `client` is not installed.
+    """
+    try:
+        import httpx2
+    except ImportError as error:
+        raise ConfigError("--worker needs httpx2: pip install 'kvlanes[client]'") from error
+    timeout = httpx2.Timeout(None, connect=connect_seconds)
+    # As many connections as there are permits: admission is the bound, not a second queue.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx2.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
+
+
+def _refuse(status: int) -> None:
+    """Our name for an engine's refusal. Its text is not repeated: it may quote the prompt."""
+    if status in _BUSY:
+        raise WorkerBusy
+    if status in (400, 422):
+        raise unsupported("the engine does not support this request")
+    if status in (401, 403, 404, 405):
+        raise DecisionError(NOT_READY)
+    if status != 200:
+        raise DecisionError(MALFORMED_RESULT)
+
+
+async def _whole(pieces: AsyncIterator[bytes]) -> bytes:
+    kept: list[bytes] = []
+    room_bytes = _ANSWER_BYTES
+    async for piece in pieces:
+        room_bytes -= len(piece)
+        if room_bytes < 0:
+            raise DecisionError(MALFORMED_RESULT)
+        kept.append(piece)
+    return b"".join(kept)
+
+
+def _events(body: bytes) -> list[Json]:
+    """The JSON of every server-sent event up to `[DONE]`."""
+    found: list[Json] = []
+    for line in body.splitlines():
+        name, _, data = line.partition(b":")
+        if name != b"data":
+            continue
+        if data.strip() == b"[DONE]":
+            return found
+        found.append(_event(data.strip()))
+    raise UpstreamMalformed("the stream ended before [DONE]")
+
+
+def _event(data: bytes) -> Json:
+    try:
+        return parse_json(data)
+    except DecisionError as error:
+        raise UpstreamMalformed("an event is no JSON") from error
