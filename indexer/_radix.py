@@ -16,13 +16,14 @@ from kvlanes.indexer._errors import (
 from kvlanes.indexer._identity import Prompt, require_block_size
 from kvlanes.indexer._mutations import Applied, Clear, Mutation, Rank, Remove, Store
 from kvlanes.indexer._protocol import Expired
+from kvlanes.indexer._radix_budget import deepest, evict
 from kvlanes.indexer._radix_check import check
 from kvlanes.indexer._radix_confirm import confirm, remove
 from kvlanes.indexer._radix_digest import digest
 from kvlanes.indexer._radix_dump import build, content_of
 from kvlanes.indexer._radix_holder import Holder
 from kvlanes.indexer._radix_lease import expire, lease_chain
-from kvlanes.indexer._radix_node import unpack
+from kvlanes.indexer._radix_node import Node, unpack
 from kvlanes.indexer._radix_overlap import RadixOverlap, walk
 from kvlanes.indexer._radix_timers import NEVER
 from kvlanes.indexer._radix_tree import SegmentTree
@@ -39,6 +40,7 @@ class RadixStatistics:
         entries: Blocks in the tree, each counted once, path blocks without a holder included.
         segments: Nodes of the tree, without its root.
         timers: Armed timer entries, stale ones included.
+        evicted: Entries that were given up for the budget, so far.
     """
 
     ranks: int
@@ -47,6 +49,7 @@ class RadixStatistics:
     entries: int
     segments: int
     timers: int
+    evicted: int
 
 
 class RadixIndex:
@@ -56,21 +59,29 @@ class RadixIndex:
 
     Args:
         block_size: Tokens a block.
+        budget_blocks: Hard limit on blocks in the tree, each counted once however many ranks hold
+            it, path blocks included; least recently stored leaves go first. `None`: no limit.
         tick_seconds: How much later than its deadline a lease may end; timers are grouped by it.
 
     Raises:
         BlockSizeInvalid: `block_size` is no integer >= 1.
-        ValueError: `tick_seconds` is not above 0 or not finite.
+        ValueError: `budget_blocks` is below 1, or `tick_seconds` is not above 0 or not finite.
     """
 
-    __slots__ = ("_ranks", "_tree", "block_size")
+    __slots__ = ("_budget_blocks", "_evicted", "_ranks", "_tree", "block_size")
 
-    def __init__(self, block_size: int, *, tick_seconds: float = 0.1) -> None:
+    def __init__(
+        self, block_size: int, *, budget_blocks: int | None = None, tick_seconds: float = 0.1
+    ) -> None:
         require_block_size(block_size)
+        if budget_blocks is not None and budget_blocks < 1:
+            raise ValueError(f"budget_blocks must be >= 1, got {budget_blocks}")
         if not 0.0 < tick_seconds < math.inf:
             raise ValueError(f"tick_seconds must be above 0 and finite, got {tick_seconds}")
         self.block_size = block_size
-        self._tree = SegmentTree(tick_seconds)
+        self._budget_blocks = budget_blocks
+        self._evicted = 0
+        self._tree = SegmentTree(tick_seconds, ordered=budget_blocks is not None)
         self._ranks = self._tree.ranks
 
     def apply(self, mutation: Mutation, now: float) -> Applied:
@@ -108,7 +119,10 @@ class RadixIndex:
                 raise MutationInvalid(f"no deadline at {now} + {ttl} - {lease.age_seconds}")
             deadline = NEVER
         holder = self._ranks.get(rank) or self._register(rank)
-        return lease_chain(self._tree, holder, blocks, deadline)
+        applied = lease_chain(self._tree, holder, blocks, deadline)
+        if self._budget_blocks is not None:
+            self._stay_within(self._budget_blocks, deepest(self._tree, blocks))
+        return applied
 
     def _take_away(self, mutation: Remove | Clear) -> Applied:
         holder = self._ranks.get(mutation.rank)
@@ -137,7 +151,17 @@ class RadixIndex:
             if parent is not None:
                 return Applied(missing_parent=len(blocks) >> 3)
             holder = self._register(rank)
-        return confirm(self._tree, holder, parent, blocks, packed)
+        applied = confirm(self._tree, holder, parent, blocks, packed)
+        if self._budget_blocks is not None and not applied.missing_parent:
+            last = self._tree.names.find(holder, int.from_bytes(packed[-8:], "big"))
+            assert last is not None
+            self._stay_within(self._budget_blocks, last)
+        return applied
+
+    def _stay_within(self, budget_blocks: int, last: Node) -> None:
+        """A store went down to `last`: that path is the freshest now, and others make room."""
+        self._tree.touch(last)
+        self._evicted += evict(self._tree, budget_blocks)
 
     def _register(self, rank: Rank) -> Holder:
         if not isinstance(rank, Rank):
@@ -219,15 +243,20 @@ class RadixIndex:
         Raises:
             BlockSizeMismatch: The dump was made with another block size.
             DumpRefused: Another format or hash scheme, a damaged or contradictory dump, or this
-                index knows a rank already. Nothing was written.
+                index knows a rank already. Nothing was written. A dump above the budget is no
+                error; its excess is evicted.
 
         Cost: O(blocks).
         """
         if self._ranks:
             raise DumpRefused(f"an index that knows {len(self._ranks)} ranks cannot be restored")
-        tree = build(decode(dump, self.block_size), now, self._tree.tick_seconds)
+        content = decode(dump, self.block_size)
+        ordered = self._budget_blocks is not None
         # Built aside: a dump that is refused half way leaves nothing behind.
+        tree = build(content, now, SegmentTree(self._tree.tick_seconds, ordered))
         self._tree, self._ranks = tree, tree.ranks
+        if self._budget_blocks is not None:
+            self._evicted += evict(tree, self._budget_blocks)
 
     def statistics(self) -> RadixStatistics:
         """Counters, a snapshot. O(ranks)."""
@@ -240,6 +269,7 @@ class RadixIndex:
             entries=tree.entries,
             segments=tree.nodes,
             timers=sum([h.timers.live + h.timers.stale for h in holders]),
+            evicted=self._evicted,
         )
 
     def digest(self) -> str:

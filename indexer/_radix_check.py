@@ -23,6 +23,8 @@ def check(tree: SegmentTree) -> None:
         assert tree.table.slots[rank] == holder.slot, rank
         assert tree.table.ranks[holder.slot] == rank, rank
         _check_holder(holder, nodes)
+    if tree.order is not None:
+        _check_order(list(tree.order), nodes)
     live = {holder.slot for holder in tree.ranks.values()}
     assert live.isdisjoint(tree._free)
     assert len(live) + len(tree._free) == len(tree.holders) == len(tree.table.ranks)
@@ -95,3 +97,9 @@ def _check_holder(holder: Holder, nodes: list[Node]) -> None:
     }
     for node in leased:
         assert first[node] * timers.tick_seconds <= segments[node] + 2 * timers.tick_seconds
+
+
+def _check_order(order: list[Node], nodes: list[Node]) -> None:
+    at = {node: place for place, node in enumerate(order)}
+    assert at.keys() == set(nodes)
+    assert all(at[child] < at[node] for node in nodes for child in node.children)

@@ -73,6 +73,9 @@ def _run(held: bytes, names: bytes, at: int) -> tuple[int, int]:
 
 def _uncover(tree: SegmentTree, holder: Holder, node: Node, low: int, high: int) -> None:
     """A rank holds the bytes `low` to `high` of a segment no more."""
+    if low and high == len(node.edge) and node.held == holder.bit and not node.children:
+        tree.trim(node, low)
+        return
     if low:
         tail = tree.split(node, low).only
         assert tail is not None

@@ -37,14 +37,13 @@ def _rows(tree: SegmentTree, holder: Holder, numbers: dict[Node, int], now: floa
     return RankRows(*holder.rank, confirmed=sorted(confirmed), leased=sorted(leased))
 
 
-def build(content: Content, now: float, tick_seconds: float) -> SegmentTree:
-    """A tree that holds what a content says.
+def build(content: Content, now: float, tree: SegmentTree) -> SegmentTree:
+    """Make an empty tree hold what a content says; what is refused leaves it unusable.
 
     Raises:
         DumpRefused: It contradicts itself: two children that start alike, a segment held twice
             by one rank, a name for two blocks of one rank.
     """
-    tree = SegmentTree(tick_seconds)
     nodes = [tree.root]
     for parent, edge in content.segments:
         if nodes[parent].child(edge, 0) is not None:
@@ -59,6 +58,10 @@ def build(content: Content, now: float, tick_seconds: float) -> SegmentTree:
     for node in reversed(nodes[1:]):
         if node.parent is not None:
             tree.tidy(node)
+    if tree.order is not None:
+        for node in reversed(nodes[1:]):
+            if node.parent is not None:
+                tree.order.move_to_end(node)
     return tree
 
 

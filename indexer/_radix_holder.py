@@ -70,6 +70,12 @@ class Holder:
             self.retire()
         return False
 
+    def shorten(self, node: Node, lost: int) -> None:
+        """A segment loses its last `lost` blocks."""
+        self.blocks -= lost
+        if self.segments[node] == CONFIRMED:
+            self.confirmed -= lost
+
     def split(self, node: Node, part: Node) -> None:
         """`part` was split off `node`: the same state, with an entry of its own."""
         deadline = self.segments[node]

@@ -99,6 +99,18 @@ class SharedNames:
         node.names = names
         gone.names, gone.aliases = b"", None
 
+    def trim(self, node: Node, cut: int, holders: list[Holder]) -> None:
+        """Take away all names behind `cut` bytes of a segment."""
+        for name in unpack(node.names[cut:]):
+            del self.nodes[name]
+        node.names = node.names[:cut]
+        for slot, packed in (node.aliases or {}).items():
+            alias = holders[slot].alias
+            for name in unpack(packed[cut:]):
+                del alias[name]
+        if node.aliases is not None:
+            node.aliases = {slot: packed[:cut] for slot, packed in node.aliases.items()}
+
     def _point(self, part: Node, node: Node, holders: list[Holder]) -> None:
         for name in unpack(part.names):
             self.nodes[name] = node

@@ -11,6 +11,8 @@ Invariants, asserted by `RadixIndex.check`:
 So the number of nodes follows the coverage that is alive, not its history.
 """
 
+from collections import OrderedDict
+
 from kvlanes.indexer._mutations import Rank
 from kvlanes.indexer._radix_holder import Holder, SlotTable, bits
 from kvlanes.indexer._radix_names import SharedNames
@@ -27,14 +29,17 @@ class SegmentTree:
         "holders",
         "names",
         "nodes",
+        "order",
         "ranks",
         "root",
         "table",
         "tick_seconds",
     )
 
-    def __init__(self, tick_seconds: float) -> None:
+    def __init__(self, tick_seconds: float, ordered: bool = False) -> None:
         self.tick_seconds = tick_seconds
+        # See `_radix_budget`; stays None, and costs nothing, where there is no budget.
+        self.order: OrderedDict[Node, None] | None = OrderedDict() if ordered else None
         self.root = Node(b"", 0, None)
         self.root.kids = {}
         self.names = SharedNames()
@@ -83,6 +88,8 @@ class SegmentTree:
         """A new node that nobody holds yet."""
         node = Node(edge, 0, parent)
         parent.add(node)
+        if self.order is not None:
+            self.order[node] = None
         self.nodes += 1
         self.entries += len(edge) >> 3
         return node
@@ -110,7 +117,17 @@ class SegmentTree:
         if node.named or node.aliases:
             self.names.split(head, tail, node, self.holders)
         self.nodes += 1
+        if self.order is not None:
+            self.order[part] = None
+            self.touch(tail)
         return head
+
+    def touch(self, node: Node) -> None:
+        """Move a path to the end of the order, children before parents. O(depth)."""
+        assert self.order is not None
+        while node.parent is not None:
+            self.order.move_to_end(node)
+            node = node.parent
 
     def alike(self, head: Node) -> bool:
         """Whether a node has an only child and nothing tells their blocks apart. O(holders)."""
@@ -153,6 +170,8 @@ class SegmentTree:
         node.edge, node.parent, node.held, node.named = b"", None, 0, 0
         node.only, node.kids = None, NO_KIDS
         self.nodes -= 1
+        if self.order is not None:
+            del self.order[node]
 
     def tidy(self, node: Node) -> None:
         """Detach or merge what a change at `node` left: the one place where nodes end."""
@@ -175,6 +194,15 @@ class SegmentTree:
         """A rank holds a segment no more; the caller tidies."""
         if holder.forget(node):
             self.names.take(holder, node)
+
+    def trim(self, node: Node, cut: int) -> None:
+        """Cut a leaf off after `cut` bytes, for all its holders. O(holders + names that go)."""
+        lost = (len(node.edge) - cut) >> 3
+        for holder in self.group(node.held):
+            holder.shorten(node, lost)
+        self.names.trim(node, cut, self.holders)
+        node.edge = node.edge[:cut]
+        self.entries -= lost
 
     def lapse(self, holder: Holder, node: Node) -> None:
         """A lease ended at its time; its timer entry has been taken out already."""
