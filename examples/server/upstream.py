@@ -5,13 +5,14 @@ be asked instead; after it, the request ends with a name.
 """
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
-from examples.server.upstream_native import NativeAnswer, checked
+from examples.server.upstream_native import NativeAnswer, checked, forwarded
 from examples.server.upstream_scoring import Scoring, UpstreamMalformed
+from examples.server.upstream_tokens import Endpoint
 from examples.server.workers import Scored, WorkerBusy
 from kvlanes.engine import ConfigError
 from kvlanes.engine.decisions import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import httpx2
 
 _ANSWER_BYTES = 4 * 1024 * 1024  # of one engine's answer; a bigger one is malformed
+_JSON = {"content-type": "application/json"}
 _BUSY = (429, 503)  # what engines answer when they have no room
 
 
@@ -54,29 +56,31 @@ class Abilities:
 
     Attributes:
         model: Its own name of the model.
-        native: Contracts that it answers itself.
+        native: Contracts that it answers itself, and whether its route takes a salt.
         scoring: How it is asked for label log probabilities, if it can be.
         tokenizes: Whether it has a tokenise endpoint.
-        salted: Whether it was seen to keep prefixes of different salts apart.
-        accepts_salt: Whether its native routes take a salt at all.
+        context_tokens: The longest prompt and output together, when it says so.
     """
 
     model: str
-    native: frozenset[Contract] = frozenset()
+    native: Mapping[Contract, bool] = attrs.field(factory=dict)
     scoring: Scoring | None = None
     tokenizes: bool = False
-    salted: bool = False
-    accepts_salt: bool = False
+    context_tokens: int | None = None
 
-    def misfit(self, contract: Contract, labels: int, tokenized: bool) -> str | None:
+    def answering(self, contract: Contract, *, salted: bool) -> "Abilities":
+        """The same, and it answers one contract more."""
+        return attrs.evolve(self, native={**self.native, contract: salted})
+
+    def misfit(self, contract: Contract, labels: int, *, tokenized: bool) -> str | None:
         """Why this engine cannot take a request with questions of up to `labels` candidates."""
         if contract in self.native:
             return None
         if self.scoring is None or not tokenized:
-            return "the engine cannot read label log probabilities"
+            return "the engine cannot score decisions of this contract"
         most = self.scoring.most_labels
         if most is not None and labels > most:
-            return f"a question has {labels} candidates, the engine reads {most} at once"
+            return f"a question has {labels} candidates; the engine reads {most} at once"
         return None
 
 
@@ -86,10 +90,12 @@ class Upstream:
 
     Attributes:
         name: Host and port; also its name as a worker.
+        url: Where it is, without a path.
         abilities: What a probe found.
     """
 
     name: str
+    url: str
     abilities: Abilities
     _client: "httpx2.AsyncClient" = attrs.field(repr=False)
 
@@ -115,27 +121,41 @@ class Upstream:
         except UpstreamMalformed as error:
             raise DecisionError(MALFORMED_RESULT) from error
 
-    async def decide(self, decision: Decision, model: str, body: bytes) -> NativeAnswer:
+    async def decide(
+        self, decision: Decision, model: str, fields: Mapping[str, Json], salt: str
+    ) -> NativeAnswer:
         """Let the engine answer a whole request. Always a checkpoint.
 
         Args:
             decision: What is asked, to check the answer against.
             model: Our name of the model, for the answer.
-            body: As `forwarded` made it.
+            fields: The request's body.
+            salt: Of the caller; goes along if this route takes one.
 
         Raises:
             As `score`.
         """
+        # A route that is being probed counts as one that takes a salt.
+        takes_salt = self.abilities.native.get(decision.contract, True)
+        body = forwarded(fields, self.abilities.model, salt if takes_salt else "")
         return checked(decision, model, await self._answer(decision.contract.value, body))
 
-    async def _answer(self, path: str, body: bytes) -> bytes:
-        """Post, and take the whole body of a 200, streamed or not."""
+    async def get(self, path: str) -> bytes:
+        """What the engine answers to a plain GET. Always a checkpoint. Raises as `score`."""
+        return await self._answer(path, None)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.url, self.abilities.model)
+
+    async def _answer(self, path: str, body: bytes | None) -> bytes:
+        """Post (or get, without a body) and take the whole body of a 200, streamed or not."""
         import httpx2
 
         begun = False
-        headers = {"content-type": "application/json"}
+        method, headers = ("POST", _JSON) if body is not None else ("GET", {})
         try:
-            async with self._client.stream("POST", path, content=body, headers=headers) as response:
+            async with self._client.stream(method, path, content=body, headers=headers) as response:
                 begun = True
                 _refuse(response.status_code)
                 # To the end and not only to `[DONE]`, so that the connection can be used again.

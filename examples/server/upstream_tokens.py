@@ -1,8 +1,9 @@
 """Token ids of a real model: from an engine's tokenise endpoint, or from a file."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -75,11 +76,11 @@ def file_tokenizer(path: Path) -> Tokenize:
         ConfigError: The library `tokenizers` is not installed, or the file is none of its files.
     """
     try:
-        from tokenizers import Tokenizer
+        library: Any = importlib.import_module("tokenizers")
     except ImportError as error:
         raise ConfigError("--tokenizer needs the library: pip install tokenizers") from error
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"--tokenizer {path}: {error}") from error
 
