@@ -41,6 +41,7 @@ async def semaphore() -> None:
     free = sum([not permits.locked() and await permits.acquire() for _ in range(PERMITS)])
     print(f"semaphore: {free} of {PERMITS} permits free, {tokenize.running} threads run")
     tokenize.finish.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 async def gate() -> None:

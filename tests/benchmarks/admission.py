@@ -1,4 +1,5 @@
 """What admission costs, as ratios in one run: `python -m tests.benchmarks.admission`."""
+# flake8: noqa: ASYNC112, ASYNC124, ASYNC910 - asynchronous in order to run in a loop
 
 import math
 import statistics
