@@ -1,16 +1,21 @@
 """Leases for a backend that has none: who holds what how long, kept beside it, block by block."""
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
 
-from kvlanes.indexer._errors import BlockSizeMismatch
+from kvlanes.indexer._dump import decode, encode
+from kvlanes.indexer._errors import BlockSizeMismatch, DumpRefused
 from kvlanes.indexer._identity import Prompt
+from kvlanes.indexer._lease_dump import Restoring, content_of
+from kvlanes.indexer._lease_holding import Holding
+from kvlanes.indexer._lease_timers import LeaseTimers
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
 from kvlanes.indexer._names import Names, block_count
+from kvlanes.indexer._paths import Paths
 from kvlanes.indexer._positional import rows_digest
 from kvlanes.indexer._protocol import Expired, Overlap
 
@@ -48,121 +53,6 @@ class LeaseStatistics:
     timer_entries: int
 
 
-@attrs.define(eq=False)
-class _Timers:
-    """One rank's leases: a deadline a place, and one armed entry a finite deadline.
-
-    A refresh overwrites the deadline and leaves the entry where it is; when the entry fires, the
-    deadline is compared, and either the lease ends or the entry moves. So an entry that fires
-    late or early never decides anything: the deadline does.
-    """
-
-    tick_seconds: float
-    deadlines: dict[int, float] = attrs.Factory(dict)
-    armed: dict[int, int] = attrs.Factory(dict)
-    buckets: dict[int, set[int]] = attrs.Factory(dict)
-    ticks: list[int] = attrs.Factory(list)  # sorted keys of `buckets`: garbage-free, unlike a heap
-
-    def extend(self, place: int, deadline: float) -> None:
-        """Grant a lease, or move it to the later of its deadline and this one."""
-        self.deadlines[place] = max(deadline, self.deadlines.get(place, -math.inf))
-        if place not in self.armed:
-            self._arm(place)
-
-    def _arm(self, place: int, fired: int | None = None) -> None:
-        deadline = self.deadlines[place]
-        if deadline == math.inf:
-            return
-        tick = math.ceil(deadline / self.tick_seconds)
-        # Rounding may put a tick just before its deadline; an entry that fired must still move on.
-        tick = tick if fired is None else max(tick, fired + 1)
-        if tick not in self.buckets:
-            insort(self.ticks, tick)
-            self.buckets[tick] = set()
-        self.buckets[tick].add(place)
-        self.armed[place] = tick
-
-    def _disarm(self, place: int) -> None:
-        tick = self.armed.pop(place, None)
-        if tick is None:
-            return
-        self.buckets[tick].remove(place)
-        if not self.buckets[tick]:
-            del self.buckets[tick]
-            del self.ticks[bisect_left(self.ticks, tick)]
-
-    def revoke(self, place: int) -> None:
-        """End a lease without a removal; nothing happens where there is none."""
-        if self.deadlines.pop(place, None) is not None:
-            self._disarm(place)
-
-    def next_deadline(self) -> float:
-        return self.ticks[0] * self.tick_seconds if self.ticks else math.inf
-
-    def fire(self, now: float, limit: int) -> tuple[int, list[int]]:
-        """Look at due entries, at most `limit`: how many they were, and the places that ended."""
-        entries, ended = 0, list[int]()
-        while entries < limit and self.next_deadline() <= now:
-            tick = self.ticks[0]
-            place = next(iter(self.buckets[tick]))
-            entries += 1
-            self._disarm(place)
-            if self.deadlines[place] <= now:
-                del self.deadlines[place]
-                ended.append(place)
-            else:
-                self._arm(place, tick)
-        return entries, ended
-
-    def check(self) -> None:
-        finite = {place for place, deadline in self.deadlines.items() if deadline < math.inf}
-        assert finite <= self.armed.keys() <= self.deadlines.keys(), self
-        early = [tick * self.tick_seconds for tick in self.armed.values()]
-        ends = [self.deadlines[place] + self.tick_seconds for place in self.armed]
-        assert all(fire <= end for fire, end in zip(early, ends)), self
-        assert self.ticks == sorted(self.buckets), self.ticks
-        entries = [(place, tick) for tick, bucket in self.buckets.items() for place in bucket]
-        assert sorted(entries) == sorted(self.armed.items()), entries
-        assert all(self.buckets.values()), "an empty bucket"
-
-
-@attrs.define(eq=False)
-class _Holding:
-    """What one rank holds: confirmed blocks by name, leased ones by deadline."""
-
-    names: Names
-    leases: _Timers
-
-    def __contains__(self, place: object) -> bool:
-        return place in self.names or place in self.leases.deadlines
-
-    def __len__(self) -> int:
-        return len(self.names) + len(self.leases.deadlines)
-
-    def confirm(self, places: Sequence[int], names: Sequence[int]) -> tuple[int, list[int]]:
-        """Name blocks in order: how many were confirmed before, and which places lost theirs."""
-        duplicates, lost = 0, list[int | None]()
-        for place, name in zip(places, names, strict=True):
-            duplicates += place in self.names
-            lost.append(self.names.give(place, name))
-            self.leases.revoke(place)
-        return duplicates, [p for p in dict.fromkeys(lost) if p is not None and p not in self]
-
-    def guess(self, places: Sequence[int], deadline: float) -> int:
-        """Lease blocks that are not confirmed; how many were held before."""
-        duplicates = 0
-        for place in places:
-            duplicates += place in self
-            if place not in self.names:
-                self.leases.extend(place, deadline)
-        return duplicates
-
-    def check(self) -> None:
-        self.names.check()
-        self.leases.check()
-        assert not self.names.names.keys() & self.leases.deadlines.keys()
-
-
 class LeaseTable:
     """Gives a backend without leases the leases, and exact names, of `RadixIndex`.
 
@@ -187,7 +77,8 @@ class LeaseTable:
             raise ValueError(f"tick_seconds must be above 0 and finite, got {tick_seconds}")
         self._inner = inner
         self._tick_seconds = tick_seconds
-        self._ranks: dict[Rank, _Holding] = {}
+        self._ranks: dict[Rank, Holding] = {}
+        self._paths = Paths()
 
     @property
     def block_size(self) -> int:
@@ -213,11 +104,16 @@ class LeaseTable:
         if held is None:
             return Applied()
         self._inner.apply(mutation, now)
+        self._let_go(held)
         self._ranks[mutation.rank] = self._nothing()
         return Applied(applied=len(held))
 
-    def _nothing(self) -> _Holding:
-        return _Holding(Names(), _Timers(self._tick_seconds))
+    def _nothing(self) -> Holding:
+        return Holding(Names(), LeaseTimers(self._tick_seconds))
+
+    def _let_go(self, places: Iterable[int]) -> None:
+        for place in places:
+            self._paths.let_go(place)
 
     def _store(self, store: Store, now: float) -> Applied:
         count = block_count(store)
@@ -227,9 +123,13 @@ class LeaseTable:
         places = held.names.below(store.parent, store.blocks)
         if places is None or not count:
             return Applied(missing_parent=count)
-        if not all(place in held for place in places):
-            parent = None if store.parent is None else held.names.places[store.parent]
+        parent = None if store.parent is None else held.names.places[store.parent]
+        fresh = [k for k, place in enumerate(places) if place not in held]
+        if fresh:
             self._inner.apply(Store(store.rank, parent, store.blocks, places), now)
+        for k in fresh:
+            before = places[k - 1] if k else parent
+            self._paths.hold(places[k], before, store.blocks[8 * k : 8 * k + 8])
         self._ranks[store.rank] = held
         if store.lease is None:
             duplicates, lost = held.confirm(places, store.sequence_hashes)
@@ -240,7 +140,7 @@ class LeaseTable:
             duplicates = held.guess(places, deadline)
         return Applied(applied=count - duplicates, duplicates=duplicates)
 
-    def _remove(self, remove: Remove, held: _Holding | None, now: float) -> Applied:
+    def _remove(self, remove: Remove, held: Holding | None, now: float) -> Applied:
         names = held.names if held is not None else Names()
         taken = [names.take(name) for name in remove.sequence_hashes]
         places = [place for place in taken if place is not None]
@@ -250,6 +150,7 @@ class LeaseTable:
     def _forget(self, rank: Rank, places: Sequence[int], now: float) -> None:
         if places:
             self._inner.apply(Remove(rank, places), now)
+            self._let_go(places)
 
     def overlap(self, prompt: Prompt) -> Overlap:
         """How deep each rank's coverage reaches, as the backend answers it.
@@ -279,7 +180,7 @@ class LeaseTable:
         waiting = (held.leases.next_deadline() for _, held in self._asked(ranks))
         return Expired(entries, blocks, min(waiting, default=math.inf))
 
-    def _asked(self, ranks: Collection[Rank] | None) -> Iterator[tuple[Rank, _Holding]]:
+    def _asked(self, ranks: Collection[Rank] | None) -> Iterator[tuple[Rank, Holding]]:
         for rank in self._ranks if ranks is None else ranks:
             if rank in self._ranks:
                 yield rank, self._ranks[rank]
@@ -287,8 +188,44 @@ class LeaseTable:
     def drop(self, worker_id: str, dp_rank: int | None = None) -> int:
         """Forget a worker's ranks (or one of them); the blocks that went. O(ranks + blocks)."""
         self._inner.drop(worker_id, dp_rank)
-        gone = [r for r in self._ranks if r[0] == worker_id and dp_rank in (None, r[1])]
-        return sum([len(self._ranks.pop(rank)) for rank in gone])
+        asked = [r for r in self._ranks if r[0] == worker_id and dp_rank in (None, r[1])]
+        gone = [self._ranks.pop(rank) for rank in asked]
+        for held in gone:
+            self._let_go(held)
+        return sum(map(len, gone))
+
+    def dump(self, now: float) -> bytes:
+        """Everything held, leases with the seconds that remain, as plain bytes. O(blocks).
+
+        The format is that of `RadixIndex`; each restores the other's dumps.
+        """
+        return encode(content_of(self._ranks, self._paths, now), self.block_size)
+
+    def restore(self, dump: bytes, now: float) -> None:
+        """Become what was dumped; the table must be empty. O(blocks x depth).
+
+        Raises:
+            BlockSizeMismatch: The dump was made with another block size.
+            DumpRefused: Another format or hash scheme, a damaged or contradictory dump, or this
+                table knows a rank already. Nothing was written.
+        """
+        if self._ranks:
+            raise DumpRefused(f"a table that knows {len(self._ranks)} ranks cannot be restored")
+        restoring = Restoring(decode(dump, self.block_size))
+        ranks, links = restoring.ranks(), list(restoring.links())
+        for place, before, block in links:  # held by the dump itself until the ranks hold theirs
+            self._paths.hold(place, before, block)
+        blocks = {place: (before, block) for place, before, block in links}
+        for restored in ranks:
+            for mutation in restored.mutations:
+                self._inner.apply(mutation, now)
+            held = self._ranks[restored.rank] = self._nothing()
+            held.confirm([*restored.named], [*restored.named.values()])
+            for place, seconds in restored.leased.items():
+                held.leases.extend(place, now + seconds)
+            for place in held:
+                self._paths.hold(place, *blocks[place])
+        self._let_go(place for place, _, _ in reversed(links))
 
     def digest(self) -> str:
         """An order-free digest of confirmed coverage and its names. O(blocks)."""
@@ -309,3 +246,5 @@ class LeaseTable:
         """Assert every invariant of the table. O(blocks)."""
         for held in self._ranks.values():
             held.check()
+        places = [place for held in self._ranks.values() for place in held]
+        self._paths.check(Counter(places))

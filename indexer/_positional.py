@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 from xxhash import xxh3_64_intdigest
 
-from kvlanes.indexer._errors import BlockSizeInvalid, BlockSizeMismatch, MutationInvalid
-from kvlanes.indexer._identity import Prompt
+from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid
+from kvlanes.indexer._identity import Prompt, require_block_size
 from kvlanes.indexer._mutations import Applied, Clear, Mutation, Rank, Remove, Store
 from kvlanes.indexer._names import Names, block_count
 from kvlanes.indexer._protocol import Expired
@@ -62,8 +62,7 @@ class PositionalIndex:
     """
 
     def __init__(self, block_size: int) -> None:
-        if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
-            raise BlockSizeInvalid(block_size)
+        require_block_size(block_size)
         self._block_size = block_size
         self._holders: dict[int, set[Rank]] = {}
         self._ranks: dict[Rank, Names] = {}

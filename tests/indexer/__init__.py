@@ -2,5 +2,7 @@
 
 import pytest
 
-for _module in ("contract", "contract_leases", "contract_long", "contract_ranks", "machines"):
+CONTRACT = ("contract", "contract_dump", "contract_leases", "contract_long", "contract_ranks")
+
+for _module in (*CONTRACT, "machines"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")

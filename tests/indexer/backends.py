@@ -15,6 +15,7 @@ from kvlanes.indexer import (
     sequence_hashes,
 )
 from tests.indexer.contract import MakeIndex
+from tests.indexer.contract_dump import MakeDumpedIndex
 from tests.indexer.oracle import Oracle
 
 
@@ -65,5 +66,12 @@ LEASED: dict[str, MakeIndex] = {
     "leased radix": lambda: LeaseTable(RadixIndex(16)),
     "tiers over radix": lambda: TierIndex(RadixIndex(16)),
     "leased tiers": lambda: TierIndex(LeaseTable(PositionalIndex(16))),
+    "a user's own": lambda: LeaseTable(UserIndex()),
+}
+
+DUMPED: dict[str, MakeDumpedIndex] = {
+    "radix": lambda: RadixIndex(16),
+    "leased positional": lambda: LeaseTable(PositionalIndex(16)),
+    "leased radix": lambda: LeaseTable(RadixIndex(16)),
     "a user's own": lambda: LeaseTable(UserIndex()),
 }

@@ -6,7 +6,7 @@ Times are whole seconds and so are the ticks of the backends, so both must agree
 
 import math
 from collections.abc import Callable, Collection
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -184,6 +184,14 @@ class LeaseMachine(CoverageMachine):
             assert [sum(count) for count in counts] == [len(chain)] * 2
         self.oracle.expire(self.now, 10_000)
         self.drain(limit, None)
+
+    @rule()
+    def restart_from_a_dump(self) -> None:
+        old: Any = self.index
+        if hasattr(old, "dump"):
+            restored: Any = type(self).make()
+            restored.restore(old.dump(self.now), self.now)
+            self.index = restored
 
     @invariant()
     def leases_agree(self) -> None:
