@@ -1,6 +1,9 @@
 """What owns tasks: the lanes, and dispatch with its deadline and drain."""
 
 from kvlanes.nursery._bare_nursery import open_bare_nursery as open_bare_nursery
+from kvlanes.nursery._blocking import BlockingBackend as BlockingBackend
+from kvlanes.nursery._blocking import BlockingServer as BlockingServer
+from kvlanes.nursery._blocking import ThreadReceiver as ThreadReceiver
 from kvlanes.nursery._branches import run_branches as run_branches
 from kvlanes.nursery._dispatch import Completed as Completed
 from kvlanes.nursery._dispatch import DeadlineExpired as DeadlineExpired

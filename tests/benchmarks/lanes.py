@@ -19,10 +19,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import attrs
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kvlanes.indexer import Applied, Lease, Mutation, Prompt, Rank, Store
-from kvlanes.indexer._radix import RadixIndex
+from kvlanes.indexer import Applied, Lease, Mutation, Prompt, RadixIndex, Rank, Store
 from kvlanes.nursery import LaneSet, open_lanes
 
 CHAINS = 64
@@ -91,6 +90,7 @@ class Cost:
 
 async def timed(apply: Apply, mutations: list[Store], clients: int, calls: int) -> Cost:
     async def client(number: int) -> None:
+        await trio.lowlevel.checkpoint()
         for call in range(calls // clients):
             await apply(mutations[(call + number) % len(mutations)])
 
@@ -177,9 +177,10 @@ async def live_million(clock: MockClock) -> tuple[float, float]:
         stored = time.perf_counter() - start
         clock.jump(101.0)
         start = time.perf_counter()
-        while lanes.statistics().total("leases_expired") < 1_000_000:
-            await trio.lowlevel.checkpoint()
-        return stored, time.perf_counter() - start
+        await wait_all_tasks_blocked()
+        expired = time.perf_counter() - start
+        assert lanes.statistics().total("leases_expired") == 1_000_000
+        return stored, expired
 
 
 def expiry() -> None:

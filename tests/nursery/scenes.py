@@ -16,7 +16,7 @@ from kvlanes.indexer import (
     Rank,
     Store,
 )
-from kvlanes.nursery import LaneSet, open_lanes
+from kvlanes.nursery import LaneSet, ServedBackend, open_lanes
 from tests.indexer.oracle import Oracle
 
 A, B, C = Rank("a"), Rank("b"), Rank("c")
@@ -106,7 +106,7 @@ def breaks_on(*names: str) -> Callable[[str], None]:
 
 @asynccontextmanager
 async def checked_lanes(
-    make_index: Callable[[], IndexBackend] = small_index, **options: Any
+    make_index: Callable[[], IndexBackend | ServedBackend] = small_index, **options: Any
 ) -> AsyncIterator[LaneSet]:
     """Open lanes, and check afterwards that nothing waits and every counter adds up."""
     async with open_lanes(make_index, **options) as lanes:
