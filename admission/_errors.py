@@ -129,8 +129,8 @@ class GateClosed(AdmissionRefused, trio.ClosedResourceError):
 class PermitEnded(AdmissionError, RuntimeError):
     """A permit was used after its weight had gone back."""
 
-    def __init__(self, weight: int, request_id: str | None) -> None:
-        super().__init__(f"the permit of request {request_id} (weight {weight}) has ended")
+    def __init__(self, ask: str) -> None:
+        super().__init__(f"the permit of {ask} has ended")
 
 
 class DeadlinePassed(AdmissionError, TimeoutError):

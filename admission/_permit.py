@@ -36,6 +36,9 @@ class Ask(NamedTuple):
     request_id: str | None
     family: object
 
+    def __str__(self) -> str:
+        return f"request {self.request_id} (weight {self.weight})"
+
 
 class Holding(NamedTuple):
     """What one hold is for, and the Trio time from which it counts as overrun."""
@@ -61,7 +64,7 @@ class Grant:
     def take(self, holding: Holding) -> int:
         """Add a hold and return its serial."""
         if not self.holds:
-            raise PermitEnded(self.ask.weight, self.ask.request_id)
+            raise PermitEnded(str(self.ask))
         self._serials += 1
         self.holds[self._serials] = holding
         return self._serials
@@ -75,12 +78,10 @@ class Grant:
     def warn_if_lost(self, serial: int, source: object) -> None:
         """The collector may run anywhere and never releases: it only tells."""
         if serial in self.holds:
-            of = f"request {self.ask.request_id} (weight {self.ask.weight})"
-            text = f"a hold of {of} was never closed"
+            text = f"a hold of {self.ask} was never closed"
             warnings.warn(text, ResourceWarning, stacklevel=3, source=source)
 
 
-@attrs.define(eq=False)
 class Hold:
     """One reason why a permit's weight is still out: a child task, a thread, an open stream.
 
@@ -91,9 +92,15 @@ class Hold:
             for every other hold. Written by the thread, once.
     """
 
-    _grant: Grant
-    _serial: int
-    outcome: Outcome[object] | None = None
+    __slots__ = ("_grant", "_serial", "outcome")
+
+    def __init__(self, grant: Grant, serial: int) -> None:
+        self._grant = grant
+        self._serial = serial
+        self.outcome: Outcome[object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<hold of {self._grant.ask}>"
 
     @property
     def request_id(self) -> str | None:
@@ -123,7 +130,6 @@ class Hold:
         self._grant.warn_if_lost(self._serial, self)
 
 
-@attrs.define(eq=False)
 class Permit:
     """Admitted weight. `with permit:` ends the owner's hold; others may outlive it.
 
@@ -131,7 +137,13 @@ class Permit:
     a local task or thread is not the end of work on a GPU.
     """
 
-    _grant: Grant
+    __slots__ = ("_grant",)
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+
+    def __repr__(self) -> str:
+        return f"<permit of {self._grant.ask}>"
 
     @property
     def weight(self) -> int:
@@ -188,7 +200,7 @@ class Permit:
 
     def __enter__(self) -> Self:
         if OWNER not in self._grant.holds:
-            raise PermitEnded(self.weight, self.request_id)
+            raise PermitEnded(str(self._grant.ask))
         return self
 
     @enable_ki_protection
