@@ -23,6 +23,7 @@ from xxhash import xxh3_64_digest
 
 from kvlanes.indexer._errors import BlockSizeMismatch, DumpRefused
 from kvlanes.indexer._identity import HASH_SCHEME
+from kvlanes.indexer._mutations import Rank
 
 MAGIC = b"kvlanes\x01"
 _U32 = struct.Struct(">I")
@@ -128,6 +129,7 @@ class _Reader:
     def rank(
         self, segments: list[tuple[int, bytes]], worker: str, dp_rank: int, named: int, leased: int
     ) -> RankRows:
+        Rank(worker, dp_rank)  # raises where these do not name one
         if 4 * named + _LEASE.size * leased > self.rest():
             raise DumpRefused(f"{named} + {leased} rows announced, {self.rest()} bytes left")
         confirmed: list[tuple[int, bytes]] = []
