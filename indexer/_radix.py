@@ -258,6 +258,11 @@ class RadixIndex:
         if self._budget_blocks is not None:
             self._evicted += evict(tree, self._budget_blocks)
 
+    def held(self, rank: Rank) -> int:
+        """How many blocks a rank holds, confirmed and leased. O(1)."""
+        holder = self._ranks.get(rank)
+        return holder.blocks if holder else 0
+
     def statistics(self) -> RadixStatistics:
         """Counters, a snapshot. O(ranks)."""
         tree = self._tree
