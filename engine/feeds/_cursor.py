@@ -92,9 +92,16 @@ class Replay:
         self.seen = 0
 
     def judge(self, frame: Frame) -> Verdict:
-        """Say what a reply is; a first reply past the watermark is a gap: its batch is gone."""
+        """Say what a reply is.
+
+        A first reply past the watermark is a gap even when it is the very next batch: without
+        the watermark's own batch nobody knows whose batch that is.
+        """
         first = self.seen == 0
         self.seen += 1
+        if first and self._mark is not None and frame.sequence > self._mark.sequence:
+            same = self._mark.incarnation and self._mark.incarnation == frame.incarnation
+            return self._cursor.judge(frame) if same else Verdict.GAP
         if first or frame.sequence >= self._cursor.expected:
             return self._cursor.judge(frame)
         return Verdict.DUPLICATE

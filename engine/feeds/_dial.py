@@ -5,27 +5,16 @@ that was still queued in it, and a fresh one begins with a replay from the water
 """
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
 
-from kvlanes.engine.feeds._errors import (
-    ConnectionLost,
-    FrameInvalid,
-    PublisherRestarted,
-    ReplayTruncated,
-    ResyncNeeded,
-)
-from kvlanes.engine.feeds._feed import FeedState
-from kvlanes.engine.feeds._follow import Follower
+from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
 from kvlanes.engine.feeds._frames import Frame, parse
 from kvlanes.engine.feeds._options import CurveKeys
 from kvlanes.engine.feeds._socket import Context, Monitor, Receiver, dealer, subscriber
-
-_FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 5.0
 
 
 @attrs.frozen
@@ -49,60 +38,27 @@ class Target:
     connect_seconds: float
 
 
-async def dial(context: Context, target: Target, follower: Follower, nursery: trio.Nursery) -> None:
-    """Follow a publisher through restarts and outages until cancelled.
-
-    Between two connections it waits 50 ms at first and then twice as long each time, at most
-    5 s; a connection that stood starts over.
+@asynccontextmanager
+async def connected(
+    context: Context, target: Target, nursery: trio.Nursery
+) -> AsyncIterator["DialledLink"]:
+    """A connection to `target`, once it stands.
 
     Args:
         context: Whose sockets are used.
         target: Whom to follow.
-        follower: What to do with the batches; this task is its only user.
-        nursery: Where the tasks that watch connections run.
+        nursery: Where the task that watches the connection runs.
+
+    Raises:
+        ConnectionLost: It did not come to stand.
     """
-    await follower.begin()
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        if await _connect_once(context, target, follower, nursery):
-            pause = _FIRST_PAUSE_SECONDS
-        await trio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-
-async def _connect_once(
-    context: Context, target: Target, follower: Follower, nursery: trio.Nursery
-) -> bool:
-    """One connection from beginning to end; whether it stood."""
-    feed = follower.feed
-    connects = feed.counts.connects
-    try:
-        with _connection(context, target) as link:
-            nursery.start_soon(link.watch)
-            await link.standing(target.connect_seconds)
-            feed.counts.connects += 1
-            await follower.follow(link)
-    except ConnectionLost as error:
-        feed.counts.failures += 1
-        feed.error = str(error)
-        if feed.state is not FeedState.COLD:
-            feed.become(FeedState.STALE)
-    except (PublisherRestarted, ResyncNeeded) as error:
-        feed.counts.restarts += isinstance(error, PublisherRestarted)
-        feed.error = str(error)
-        feed.become(FeedState.STALE)
-        await follower.restart()
-    return feed.counts.connects > connects
-
-
-@contextmanager
-def _connection(context: Context, target: Target) -> Iterator["DialledLink"]:
     socket = subscriber(context, target.limit_bytes, target.curve)
-    monitor = Monitor(socket)
-    link = DialledLink(context, target, Receiver(socket), monitor)
+    link = DialledLink(context, target, Receiver(socket), Monitor(socket))
     try:
         socket.subscribe(target.topic)
         socket.connect(target.endpoint)
+        nursery.start_soon(link.watch)
+        await link.standing()
         yield link
     finally:
         link.close()
@@ -139,8 +95,9 @@ class DialledLink:
             self._changed.set()
             self._receiver.interrupt()
 
-    async def standing(self, seconds: float) -> None:
-        """Wait until the connection stands."""
+    async def standing(self) -> None:
+        """Wait until the connection stands, and raise `ConnectionLost` if it does not."""
+        seconds = self._target.connect_seconds
         with trio.move_on_after(seconds) as scope:
             await self._changed.wait()
         if scope.cancelled_caught:

@@ -1,4 +1,5 @@
 """One followed stream as others see it: its state, how far it is, what went wrong."""
+# flake8: noqa: ASYNC910 - a wait for what holds already is none
 
 from collections.abc import Callable
 from enum import Enum

@@ -4,29 +4,26 @@ One task reads the socket and hands each batch to the stream it belongs to, told
 where several ranks share a topic, by the rank in the batch. A connection says nothing about a
 publisher here: a restart shows as a sequence number that went back, or in a replay.
 """
+# flake8: noqa: ASYNC910 - takes what is there at once; the follower gives way by its work
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
-from kvlanes.engine.feeds._errors import (
-    FrameInvalid,
-    PublisherRestarted,
-    ResyncNeeded,
-    SourceInvalid,
-)
-from kvlanes.engine.feeds._feed import Feed, FeedState
+from kvlanes.engine.feeds._errors import FrameInvalid, SourceInvalid
+from kvlanes.engine.feeds._feed import Feed
 from kvlanes.engine.feeds._frames import Frame, parse
 from kvlanes.engine.feeds._options import CurveKeys, FollowOptions, of_rank, require_zmq
-from kvlanes.engine.feeds._protocols import EventSink
+from kvlanes.engine.feeds._protocols import EventSink, Link
 from kvlanes.engine.feeds._sources import feeds_of, ranks_in_bounds
+from kvlanes.nursery import open_bare_nursery
 
 if TYPE_CHECKING:
     from kvlanes.engine.feeds._dial import Target
-    from kvlanes.engine.feeds._follow import Follower
     from kvlanes.engine.feeds._socket import Context
 
 _LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
@@ -151,14 +148,16 @@ class ListenedEvents:
             SourceInvalid: The worker has fewer ranks, or the topic is followed already.
         """
         from kvlanes.engine.feeds._follow import Follower
+        from kvlanes.engine.feeds._supervise import supervise
 
         feeds = feeds_of(sink, [self.topic] * self.ranks)
         with self.listener._registered(self.topic, feeds) as streams:
-            async with trio.open_nursery() as nursery:
+            async with open_bare_nursery() as nursery:
                 for number, stream in enumerate(streams):
                     elsewhere = set(range(self.ranks)) - {number}
                     follower = Follower(sink, stream.feed, self.options, elsewhere)
-                    nursery.start_soon(_follow, follower, self._link(stream, number))
+                    connect = partial(_connected, self._link(stream, number))
+                    nursery.start_soon(supervise, follower, connect)
 
     def _link(self, stream: _Stream, number: int) -> "_ListenedLink":
         from kvlanes.engine.feeds._dial import Target
@@ -168,17 +167,9 @@ class ListenedEvents:
         return _ListenedLink(self.listener, stream, target)
 
 
-async def _follow(follower: "Follower", link: "_ListenedLink") -> None:
-    await follower.begin()
-    while True:
-        try:
-            await follower.follow(link)
-        except (PublisherRestarted, ResyncNeeded) as error:
-            follower.feed.counts.restarts += isinstance(error, PublisherRestarted)
-            follower.feed.error = str(error)
-            follower.feed.become(FeedState.STALE)
-            await follower.restart()
-            await trio.lowlevel.checkpoint()
+@asynccontextmanager
+async def _connected(link: "_ListenedLink") -> AsyncIterator[Link]:
+    yield link  # the socket is ours: there is nothing to connect
 
 
 @attrs.frozen
@@ -248,7 +239,7 @@ async def open_listener(
         socket, bound = bound_subscriber(context, endpoint, limit_bytes, curve)
         listener = Listener(bound, context, socket, queue_batches)
         try:
-            async with trio.open_nursery() as nursery:
+            async with open_bare_nursery() as nursery:
                 nursery.start_soon(listener._run)
                 yield listener
                 nursery.cancel_scope.cancel()

@@ -1,4 +1,5 @@
 """Feeds into lanes: what a worker's events do to the index."""
+# flake8: noqa: ASYNC910 - an idle lane applies in the caller
 
 from collections.abc import Callable, Sequence
 

@@ -1,15 +1,16 @@
 """Sources that dial: one connection for each data-parallel rank of a worker."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
-import trio
 
 from kvlanes.engine.feeds._errors import SourceInvalid
 from kvlanes.engine.feeds._feed import Feed
 from kvlanes.engine.feeds._options import CurveKeys, FollowOptions, of_rank, require_zmq
 from kvlanes.engine.feeds._protocols import EventSink
+from kvlanes.nursery import open_bare_nursery
 
 MOST_RANKS = 256
 
@@ -82,29 +83,26 @@ class VllmEvents:
         Raises:
             SourceInvalid: The worker has fewer ranks than this source follows.
         """
-        from kvlanes.engine.feeds._dial import dial  # needs the extra
+        from kvlanes.engine.feeds._dial import Target, connected  # needs the extra
         from kvlanes.engine.feeds._follow import Follower
         from kvlanes.engine.feeds._socket import zmq_context
+        from kvlanes.engine.feeds._supervise import supervise
 
         feeds = feeds_of(sink, [of_rank(self.endpoint, number) for number in range(self.ranks)])
         with zmq_context() as context:
-            async with trio.open_nursery() as nursery:
+            async with open_bare_nursery() as nursery:
                 for number, feed in enumerate(feeds):
-                    elsewhere = set(range(self.ranks)) - {number}
-                    follower = Follower(sink, feed, self.options, elsewhere)
-                    nursery.start_soon(dial, context, self._target(number), follower, nursery)
-
-    def _target(self, number: int) -> Any:
-        from kvlanes.engine.feeds._dial import Target
-
-        return Target(
-            of_rank(self.endpoint, number),
-            self.replay and of_rank(self.replay, number),
-            self.topic,
-            self.curve,
-            self.limit_bytes,
-            self.connect_seconds,
-        )
+                    follower = Follower(sink, feed, self.options, set(range(self.ranks)) - {number})
+                    target = Target(
+                        feed.endpoint,
+                        self.replay and of_rank(self.replay, number),
+                        self.topic,
+                        self.curve,
+                        self.limit_bytes,
+                        self.connect_seconds,
+                    )
+                    connect = partial(connected, context, target, nursery)
+                    nursery.start_soon(supervise, follower, connect)
 
 
 SglangEvents: TypeAlias = VllmEvents

@@ -156,7 +156,9 @@ CHAINS: list[Chain] = [
 SALTS: list[str | None] = [None, None, "tenant"]
 
 
-def random_events(pool: Pool, random: random.Random, *, holes: bool = False) -> list[Any]:
+def random_events(
+    pool: Pool, random: random.Random, *, holes: bool = False, clears: bool = True
+) -> list[Any]:
     """Something that an engine may do in one step."""
     events: list[Any] = []
     for _ in range(random.randint(1, 3)):
@@ -164,7 +166,7 @@ def random_events(pool: Pool, random: random.Random, *, holes: bool = False) -> 
         if choice < 0.6:
             again = random.random() < 0.3
             events += pool.store(random.choice(CHAINS), random.choice(SALTS), again=again)
-        elif choice < 0.97:
+        elif choice < 0.97 or not clears:
             leaf_first = not holes or random.random() < 0.7
             events += pool.evict(random.randrange(1000), leaf_first=leaf_first)
         else:

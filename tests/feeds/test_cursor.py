@@ -94,6 +94,12 @@ def test_a_buffer_rotated_past_the_watermark_is_a_gap() -> None:
     assert replies(followed(3), frame(6), frame(7))[:2] == [Verdict.GAP, Verdict.NEXT]
 
 
+def test_the_next_batch_without_the_watermarks_own_is_a_gap() -> None:
+    assert replies(followed(3), frame(4), frame(5))[:2] == [Verdict.GAP, Verdict.NEXT]
+    same = followed(3, b"a" * 16)
+    assert replies(same, frame(4, incarnation=b"a" * 16))[0] is Verdict.NEXT
+
+
 def test_a_hole_inside_a_replay_is_a_gap() -> None:
     assert replies(followed(3), frame(3), frame(4), frame(6))[2] is Verdict.GAP
 
