@@ -17,7 +17,7 @@ from kvlanes.admission._errors import (
     WaitsForItself,
 )
 from kvlanes.admission._line import Waiter, WaitingLine
-from kvlanes.admission._permit import OWNER, Ask, Grant, Holding, Permit
+from kvlanes.admission._permit import ADMITTED, OWNER, Ask, Grant, Permit
 from kvlanes.admission._statistics import GateStatistics, Presence, presence_of
 from kvlanes.admission._threads import BlockingRunner, Threads, calling_family, run_in_thread
 
@@ -323,8 +323,7 @@ class AdmissionGate:
             trio.lowlevel.reschedule(waiter.task, outcome.Value(self._grant(waiter.ask)))
 
     def _grant(self, ask: Ask) -> Permit:
-        owner = {OWNER: Holding("admitted", math.inf)}
-        grant = Grant(self, ask, trio.current_time(), owner)
+        grant = Grant(self, ask, trio.current_time(), {OWNER: ADMITTED})
         self._held += ask.weight
         self._grants[grant] = None
         return Permit(grant)

@@ -47,6 +47,9 @@ class Holding(NamedTuple):
     deadline: float
 
 
+ADMITTED = Holding("admitted", math.inf)  # the owner's
+
+
 @attrs.define(eq=False)
 class Grant:
     """One admitted weight in the books of its gate.
