@@ -88,6 +88,8 @@ class Crew:
         """Replace the broken index; runs inside the write that broke it. Incarnations stay."""
         logger.error("the index crashed and is replaced by an empty one", exc_info=error)
         self.resync |= self.places.table.keys()
+        for place in self.places.table.values():
+            place.seed()
         for lane in self.lanes:
             lane.queue.fail(lambda: crashed(error))
         try:

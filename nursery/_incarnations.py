@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from kvlanes.indexer import Rank
+from kvlanes.indexer import CapacityModel, Rank
 from kvlanes.nursery._errors import StaleIncarnation
 
 LaneT = TypeVar("LaneT")
@@ -27,12 +27,18 @@ class Incarnation:
 
 @attrs.define(eq=False)
 class Place(Generic[LaneT]):
-    """Where one rank is served. Written by `Places` alone."""
+    """Where one rank is served. Written by `Places` alone, `model` by the rank's lane."""
 
     rank: Rank
     lane: LaneT
     current: Incarnation | None = None
     departures: int = 0  # barriers under way; the place is forgotten with the last one
+    model: CapacityModel | None = None  # of the living incarnation
+
+    def seed(self) -> None:
+        """The index is empty: the same capacity again, and nobody in it."""
+        if self.model is not None:
+            self.model = CapacityModel(self.rank, self.model.statistics().capacity)
 
     def stale(self, incarnation: Incarnation) -> StaleIncarnation:
         alive = "none" if self.current is None else f"number {self.current.number}"
@@ -77,7 +83,7 @@ class Places(Generic[LaneT]):
             if place.rank.worker_id == worker_id and dp_rank in (None, place.rank.dp_rank)
         ]
         for place in gone:
-            place.current = None
+            place.current = place.model = None
             place.departures += 1
             self.leaving.add(place.rank)
         return gone

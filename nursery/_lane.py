@@ -7,7 +7,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Rank
-from kvlanes.nursery._queue import Barrier, Entry, LaneQueue
+from kvlanes.nursery._queue import Barrier, CapacityChange, Entry, LaneQueue
 from kvlanes.nursery._statistics import LaneStatistics
 from kvlanes.nursery._step import Step
 
@@ -39,6 +39,13 @@ class Lane:
             self.queue.control(barrier)
         else:
             barrier.arrive()
+
+    def change(self, item: CapacityChange) -> None:
+        """Take a step of a block pool now, or in its turn. Never a checkpoint."""
+        if self.idle:
+            self.step.change(item)
+        elif not self.queue.closed:
+            self.queue.control(item)
 
     def depart(self, rank: Rank, barrier: Barrier) -> None:
         """Nothing to do in turn: the owner of the index has retired the rank already."""
@@ -79,6 +86,8 @@ class Lane:
             item = self.queue.pop()
             if isinstance(item, Entry):
                 item.settle(self.step.outcome(item))
+            elif isinstance(item, CapacityChange):
+                self.step.change(item)
             elif isinstance(item, Barrier):
                 item.arrive()
 

@@ -11,11 +11,12 @@ from trio.lowlevel import (
 )
 
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
+from kvlanes.nursery._capacity_lease import CapacityLease, require_private
 from kvlanes.nursery._crew import AnyLane, Crew
 from kvlanes.nursery._errors import LaneBusy, LaneClosed
 from kvlanes.nursery._incarnations import Incarnation, Place
 from kvlanes.nursery._masked import Masked
-from kvlanes.nursery._queue import Barrier, Entry, Reading
+from kvlanes.nursery._queue import Barrier, CapacityChange, Entry, Reading
 from kvlanes.nursery._statistics import LaneSetStatistics
 
 CALLS_A_SCHEDULING_POINT = 32
@@ -179,6 +180,41 @@ class LaneSet:
         # The factory may have filled the index: have this rank's leases looked up once.
         place.lane.queue.wake_by(trio.current_time())
         return place
+
+    # -- modelled block pools
+
+    def set_capacity(self, incarnation: Incarnation, capacity_blocks: int | None) -> None:
+        """From here on model what this rank's engine evicts. In lane order; never a checkpoint.
+
+        Coverage that leases held is taken over by the requests that store it again. `None`: the
+        capacity is not known any more; what the model had stored goes, and `occupy` leases.
+        A crash of the index starts the pool again, with this capacity. For an incarnation that
+        has ended this is nothing.
+
+        Raises:
+            ValueError: A capacity below 1.
+        """
+        if capacity_blocks is not None and capacity_blocks < 1:
+            raise ValueError(f"capacity_blocks must be >= 1 or None, got {capacity_blocks}")
+        place, _ = self._locate(incarnation.rank, incarnation)
+        change = CapacityChange(place, incarnation, lambda m: m.set_capacity(capacity_blocks))
+        place.lane.change(change)
+
+    def occupy(
+        self, incarnation: Incarnation, prompt: Prompt, *, private_blocks: int = 0
+    ) -> CapacityLease:
+        """A request starts on this rank: its prompt takes room in the modelled pool.
+
+        In lane order; never a checkpoint. Without a known capacity it is a leased store.
+
+        Raises:
+            ValueError: `private_blocks` is negative.
+        """
+        require_private(private_blocks)
+        place, _ = self._locate(incarnation.rank, incarnation)
+        lease = CapacityLease(place, incarnation)
+        lease.acquire(prompt, private_blocks)
+        return lease
 
     # -- reading
 

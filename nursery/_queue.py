@@ -16,10 +16,12 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
+from kvlanes.indexer import Applied, CapacityModel, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import LaneClosed
 from kvlanes.nursery._incarnations import Incarnation, Place
 from kvlanes.nursery._statistics import Counts, LaneStatistics
+
+Change: TypeAlias = Callable[[CapacityModel], list[Mutation]]
 
 
 @attrs.define(eq=False)
@@ -104,11 +106,21 @@ class Reading:
 
 
 @attrs.frozen(eq=False)
+class CapacityChange:
+    """One step of a rank's modelled block pool; it answers the mutations that follow from it."""
+
+    place: Place[Any]
+    incarnation: Incarnation
+    change: Change
+
+
+@attrs.frozen(eq=False)
 class ExpiryDue:
     """Some lease may have come due. Which ones are due is looked up when this is consumed."""
 
 
-Item: TypeAlias = Entry | Barrier | Departing | Reading | ExpiryDue
+Control: TypeAlias = Barrier | Departing | Reading | CapacityChange | ExpiryDue
+Item: TypeAlias = Entry | Control
 
 
 @attrs.define(eq=False)
@@ -154,7 +166,7 @@ class LaneQueue:
         self.peak_depth = max(self.peak_depth, self.depth)
         self.wake()
 
-    def control(self, item: Barrier | Departing | Reading | ExpiryDue) -> None:
+    def control(self, item: Control) -> None:
         """Append a control item, whatever the capacity. Never a checkpoint."""
         self.entries.append(item)
         self.wake()

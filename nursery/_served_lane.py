@@ -11,7 +11,16 @@ from trio.lowlevel import enable_ki_protection
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import LaneBusy, LaneClosed, ServedTooShort
 from kvlanes.nursery._owner import crashed
-from kvlanes.nursery._queue import Barrier, Departing, Entry, ExpiryDue, Item, LaneQueue, Reading
+from kvlanes.nursery._queue import (
+    Barrier,
+    CapacityChange,
+    Departing,
+    Entry,
+    ExpiryDue,
+    Item,
+    LaneQueue,
+    Reading,
+)
 from kvlanes.nursery._receiver import Departure, LaneTask, Read, ServedBackend, TaskReceiver, Work
 from kvlanes.nursery._statistics import LaneStatistics
 from kvlanes.nursery._step import Step
@@ -96,6 +105,11 @@ class ServedLane:
         """Arrive in turn. Never a checkpoint."""
         self.queue.control(barrier)
 
+    def change(self, item: CapacityChange) -> None:
+        """Take a step of a block pool in its turn. Never a checkpoint."""
+        if not self.queue.closed:
+            self.queue.control(item)
+
     def depart(self, rank: Rank, barrier: Barrier) -> None:
         """Queue the end of what `rank` holds, ahead of the barrier that waits for it."""
         self.queue.control(Departing(rank, barrier))
@@ -159,6 +173,8 @@ class ServedLane:
         self._item = item
         if isinstance(item, Departing):
             self.step.owner.drop(*item.rank)
+        elif isinstance(item, CapacityChange):
+            self.step.change(item)
         elif isinstance(item, Reading):
             self.outbox.works.append(Read(item.prompt))
         elif isinstance(item, ExpiryDue):

@@ -7,10 +7,11 @@ import attrs
 import trio
 from trio.lowlevel import enable_ki_protection
 
-from kvlanes.indexer import Applied, Lease, Mutation, Rank, Store
+from kvlanes.indexer import Applied, CapacityModel, Lease, Mutation, Rank, Store
+from kvlanes.nursery._errors import LaneCrashed
 from kvlanes.nursery._incarnations import Incarnation, Place
 from kvlanes.nursery._owner import IndexOwner
-from kvlanes.nursery._queue import Entry, LaneQueue
+from kvlanes.nursery._queue import CapacityChange, Entry, LaneQueue
 
 
 @attrs.define(eq=False)
@@ -68,6 +69,20 @@ class Step:
             return self.apply(entry.place, entry.incarnation, entry.mutation)
         except Exception as error:
             return error
+
+    @enable_ki_protection
+    def change(self, item: CapacityChange) -> None:
+        """Move a rank's block pool, and apply what follows, unless its incarnation has ended."""
+        place = item.place
+        if place.current is not item.incarnation:
+            return
+        if place.model is None:
+            place.model = CapacityModel(place.rank, None)
+        for mutation in item.change(place.model):
+            try:
+                self.apply(place, item.incarnation, mutation)
+            except LaneCrashed:
+                return  # the pool is empty again too, and nobody waits
 
     @property
     def expiry_due(self) -> bool:

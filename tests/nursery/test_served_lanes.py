@@ -482,6 +482,7 @@ async def test_p60_a_receive_that_is_cancelled_loses_no_task() -> None:
                 scope.cancel()
                 await tasks.receive()
             assert scope.cancelled_caught
+        await trio.lowlevel.checkpoint()
 
     backends = scripted(impatient)
     async with checked_lanes(backends, lanes=1) as lanes:
