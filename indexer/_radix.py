@@ -179,7 +179,8 @@ class RadixIndex:
         if prompt.block_size != self.block_size:
             raise BlockSizeMismatch(prompt.block_size, self.block_size)
         tree = self._tree
-        return RadixOverlap(walk(tree.root, prompt.blocks), tree.table)
+        depths, masks = walk(tree.root, prompt.blocks)
+        return RadixOverlap(depths, masks, tree.table)
 
     def expire(
         self, now: float, limit: int = 512, ranks: Collection[Rank] | None = None

@@ -105,10 +105,11 @@ class SlotTable:
     that table for ever, and ranks that came later have bits that its masks do not know.
     """
 
-    __slots__ = ("members", "ranks", "slots")
+    __slots__ = ("bits", "members", "ranks", "slots")
 
     def __init__(self) -> None:
         self.ranks: list[Rank] = []
+        self.bits: list[int] = []
         self.slots: dict[Rank, int] = {}
         # Memo of `expand`; bounded, since masks are many.
         self.members: dict[int, dict[Rank, None]] = {}
@@ -116,6 +117,7 @@ class SlotTable:
     def append(self, rank: Rank) -> int:
         slot = len(self.ranks)
         self.ranks.append(rank)
+        self.bits.append(1 << slot)
         self.slots[rank] = slot
         return slot
 
@@ -123,6 +125,7 @@ class SlotTable:
         """A copy in which `rank` owns `slot`. O(ranks)."""
         table = SlotTable()
         table.ranks = list(self.ranks)
+        table.bits = self.bits
         table.slots = dict(self.slots)
         former = table.ranks[slot]
         if table.slots.get(former) == slot:

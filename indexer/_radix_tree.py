@@ -183,10 +183,12 @@ class SegmentTree:
             self.entries -= len(node.edge) >> 3
             self._bury(node)
             node = parent
-        if self.alike(node):
+        # Loops, because a clear changes many nodes at once and tidies them one by one: a node that
+        # goes up in another takes the merge that it was waiting for along.
+        while self.alike(node):
             node = self.merge(node)
-        if node.parent is not None and node.parent.only is node and self.alike(node.parent):
-            self.merge(node.parent)
+        while node.parent is not None and node.parent.only is node and self.alike(node.parent):
+            node = self.merge(node.parent)
 
     # Coverage
 

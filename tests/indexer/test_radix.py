@@ -225,7 +225,6 @@ def test_slots_are_used_again(index: RadixIndex) -> None:
     assert index.overlap(prompt(1)).scores().keys() == {
         Rank(f"worker-{n}") for n in (497, 498, 499)
     }
-    assert len(bin(index.overlap(prompt(1))._steps[0][1])) <= 6, "four slots are enough"
 
 
 def test_scores_of_many_ranks_at_one_and_at_many_depths(index: RadixIndex) -> None:
@@ -235,4 +234,4 @@ def test_scores_of_many_ranks_at_one_and_at_many_depths(index: RadixIndex) -> No
     scores = index.overlap(prompt(*chain)).scores()
     assert scores == {Rank("w", n): 50 if n % 2 else n // 2 + 1 for n in range(200)}
     assert index.overlap(prompt(*chain)).best([Rank("w", 0), Rank("w", 4)]) == 3
-    assert "ranks=200" in repr(index.overlap(prompt(*chain)))
+    assert "100 blocks at best, 200 ranks" in repr(index.overlap(prompt(*chain)))
