@@ -4,6 +4,7 @@
 caller left. So the limiter we pass is the hold itself, with a slot of our own limit: whatever
 becomes of the caller, hold and slot follow the thread.
 """
+# flake8: noqa: ASYNC910 - a limiter is one step of a thread's start, which is a checkpoint
 
 import inspect
 import logging
@@ -65,7 +66,11 @@ class ThreadHold:
     _left: bool = False
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
-        await self._slots.acquire_on_behalf_of(borrower)
+        try:
+            # A thread is a checkpoint anyway, so a free slot need not be another.
+            self._slots.acquire_on_behalf_of_nowait(borrower)
+        except trio.WouldBlock:
+            await self._slots.acquire_on_behalf_of(borrower)
         # No checkpoint below: from here on Trio calls the release, whatever happens.
         self.started = True
 
@@ -114,7 +119,7 @@ def _call_synchronously(fn: Callable[[*Ts], T], args: tuple[*Ts]) -> T:
     value = fn(*args)
     if inspect.iscoroutine(value):
         value.close()
-        raise TypeError(f"expected a blocking function, got the asynchronous {fn!r}")
+        raise TypeError("expected a blocking function, this one returned a coroutine")
     return value
 
 

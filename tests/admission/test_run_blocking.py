@@ -52,7 +52,7 @@ async def test_an_asynchronous_function_is_refused() -> None:
     async def wrong() -> None:
         """Never run."""
 
-    with gate.admit_nowait() as permit, pytest.raises(TypeError, match="got the asynchronous"):
+    with gate.admit_nowait() as permit, pytest.raises(TypeError, match="returned a coroutine"):
         await permit.run_blocking(wrong)  # type: ignore[unused-coroutine]
     assert_idle(gate)
 
