@@ -14,7 +14,7 @@ from kvlanes.indexer._lease_dump import Restoring, content_of
 from kvlanes.indexer._lease_holding import Holding
 from kvlanes.indexer._lease_timers import LeaseTimers
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, block_count
+from kvlanes.indexer._names import Names, deadline_of, require_valid
 from kvlanes.indexer._paths import Paths
 from kvlanes.indexer._positional import rows_digest
 from kvlanes.indexer._protocol import Expired, Overlap
@@ -96,6 +96,7 @@ class LeaseTable:
         Raises:
             MutationInvalid: Its parts do not fit together; nothing was written.
         """
+        require_valid(mutation, now)
         if isinstance(mutation, Store):
             return self._store(mutation, now)
         held = self._ranks.get(mutation.rank)
@@ -116,7 +117,7 @@ class LeaseTable:
             self._paths.let_go(place)
 
     def _store(self, store: Store, now: float) -> Applied:
-        count = block_count(store)
+        count = len(store.blocks) // 8
         held = self._ranks.get(store.rank)
         if held is None:
             held = self._nothing()
@@ -135,9 +136,7 @@ class LeaseTable:
             duplicates, lost = held.confirm(places, store.sequence_hashes)
             self._forget(store.rank, lost, now)
         else:
-            assert store.lease.ttl_seconds is not None  # block_count refused it
-            deadline = now + store.lease.ttl_seconds - store.lease.age_seconds
-            duplicates = held.guess(places, deadline)
+            duplicates = held.guess(places, deadline_of(store.lease, now))
         return Applied(applied=count - duplicates, duplicates=duplicates)
 
     def _remove(self, remove: Remove, held: Holding | None, now: float) -> Applied:

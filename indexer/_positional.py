@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid
 from kvlanes.indexer._identity import Prompt, require_block_size
 from kvlanes.indexer._mutations import Applied, Clear, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, block_count
+from kvlanes.indexer._names import Names, require_valid
 from kvlanes.indexer._protocol import Expired
 
 
@@ -78,6 +78,7 @@ class PositionalIndex:
         Raises:
             MutationInvalid: A lease, or parts that do not fit together; nothing was written.
         """
+        require_valid(mutation, now)
         if isinstance(mutation, Store):
             return self._store(mutation)
         if isinstance(mutation, Remove):
@@ -87,11 +88,10 @@ class PositionalIndex:
     def _store(self, store: Store) -> Applied:
         if store.lease is not None:
             raise MutationInvalid("this index keeps no leases; wrap it in LeaseTable")
-        count = block_count(store)
         names = self._ranks.get(store.rank) or Names()
         places = names.below(store.parent, store.blocks)
         if places is None:
-            return Applied(missing_parent=count)
+            return Applied(missing_parent=len(store.blocks) // 8)
         return self.store_at(store.rank, places, store.sequence_hashes)
 
     def store_at(self, rank: Rank, places: Sequence[int], names: Sequence[int]) -> Applied:

@@ -10,7 +10,7 @@ import attrs
 from kvlanes.indexer._errors import MutationInvalid
 from kvlanes.indexer._identity import Prompt
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, block_count, continued
+from kvlanes.indexer._names import Names, continued, require_valid
 from kvlanes.indexer._positional import PositionalIndex
 from kvlanes.indexer._protocol import Expired, IndexBackend
 
@@ -126,6 +126,7 @@ class TierIndex:
             done = self._device.apply(mutation, now)
             self._mirror(mutation, done)
             return done
+        require_valid(mutation, now)
         if isinstance(mutation, Store):
             return self._store(mutation, tier)
         return self._slower[tier].apply(mutation)
@@ -151,12 +152,11 @@ class TierIndex:
     def _store(self, store: Store, tier: Tier) -> Applied:
         if store.lease is not None:
             raise MutationInvalid(f"leases live on the device tier, not on {tier.value}")
-        count = block_count(store)
         if store.parent is None:
             return self._slower[tier].apply(store)
         place = self._place(store.rank, store.parent, tier)
         if place is None:
-            return Applied(missing_parent=count)
+            return Applied(missing_parent=len(store.blocks) // 8)
         places = continued(place, store.blocks)
         return self._slower[tier].store_at(store.rank, places, store.sequence_hashes)
 

@@ -16,7 +16,7 @@ The definitions behind these tests stand in `tests/indexer/oracle.py`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pytest
 
@@ -245,11 +245,14 @@ class CoverageContract:
             Store(A, None, packed([1, 2]), [1, 2, 3]),
             Store(A, None, packed([1, 2, 3]), [7, 8, 7]),
             Store(A, names([9])[0], packed([1, 2]), [7, names([9])[0]]),
+            Store(A, None, packed([1, 2]), [7, -1]),
+            Store(A, None, packed([1, 2]), [7, 2**64]),
+            Remove(A, [names([9])[0], 2**64]),
         ],
-        ids=["torn", "too few names", "no names", "too many", "name twice", "own parent"],
+        ids=lambda mutation: str(mutation.sequence_hashes),
     )
     def test_malformed_store_is_refused_before_it_writes(
-        self, index: ContractIndex, malformed: Store
+        self, index: ContractIndex, malformed: Mutation
     ) -> None:
         feed(index, store(A, [9]))
         before = index.digest()
@@ -259,3 +262,18 @@ class CoverageContract:
         index.check()
         assert index.digest() == before
         assert depths(index, [1, 2, 3]) == {}
+
+    @pytest.mark.parametrize(
+        "stranger",
+        [
+            None,
+            (A, [1]),
+            Store(("a", 0), None, packed([1]), [1]),  # type: ignore[arg-type]
+            Store(A, None, bytearray(8), [1]),  # type: ignore[arg-type]
+        ],
+        ids=str,
+    )
+    def test_what_is_no_mutation_is_refused(self, index: ContractIndex, stranger: Any) -> None:
+        with pytest.raises(TypeError):
+            index.apply(stranger, 0.0)
+        assert index.statistics().blocks == 0

@@ -306,6 +306,12 @@ class LeaseContract:
         assert depths(index, [6]) == {}
         assert index.statistics().blocks == 5
 
+    def test_time_that_is_no_number_is_refused(self, index: ContractIndex) -> None:
+        with pytest.raises(IndexerError, match="nan"):
+            index.apply(guess(A, FIVE), math.nan)
+        index.check()
+        assert index.statistics().blocks == 0
+
     def test_guess_without_blocks_is_nothing(self, index: ContractIndex) -> None:
         assert at(index, 0.0, guess(A, [])) == [Applied()]
         assert index.expire(1e9) == Expired(0, 0, math.inf)

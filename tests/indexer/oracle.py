@@ -26,9 +26,11 @@ Clear
     Everything the rank held, confirmed and leased, goes and counts as `applied`.
 Refused before anything is written
     By `PackedLengthInvalid`: packed blocks whose length is no multiple of 8.
-    By `MutationInvalid`: not exactly one name a block in a confirmed store; a name twice in one
-    store; the parent's name among the store's own names; a lease together with a parent or names;
-    a lease without `ttl_seconds`.
+    By `MutationInvalid`: names that are no unsigned 64-bit integers; not exactly one name a block
+    in a confirmed store; a name twice in one store; the parent's name among the store's own names;
+    a lease together with a parent or names; a lease without `ttl_seconds`, or at a time that is no
+    number.
+    By `TypeError`: what is no mutation, a new rank that is no `Rank`, blocks that are no bytes.
 Expire
     A lease ends when its deadline is at or before `now`, never earlier, and at most one tick
     later (ticks are the backend's matter; 0 here). Which of the due entries a limited call takes
@@ -142,16 +144,27 @@ class Holdings:
         return sum(1 for _ in held)
 
 
-def refuse_malformed(store: Store) -> None:
-    blocks, names = len(store.blocks) // 8, store.sequence_hashes
-    if len(store.blocks) % 8:
-        raise PackedLengthInvalid(len(store.blocks))
-    if store.lease is not None:
-        if store.parent is not None or names or store.lease.ttl_seconds is None:
-            raise MutationInvalid("a leased store has a TTL, no parent and no sequence hashes")
+def refuse_malformed(mutation: Mutation, now: float) -> None:
+    if not isinstance(mutation, Store | Remove | Clear) or not isinstance(mutation.rank, Rank):
+        raise TypeError(mutation)
+    if isinstance(mutation, Clear):
+        return
+    names = mutation.sequence_hashes
+    if not all(isinstance(name, int) and 0 <= name < 2**64 for name in names):
+        raise MutationInvalid(f"not all unsigned 64-bit integers: {names}")
+    if isinstance(mutation, Remove):
+        return
+    if not isinstance(mutation.blocks, bytes):
+        raise TypeError(mutation.blocks)
+    if len(mutation.blocks) % 8:
+        raise PackedLengthInvalid(len(mutation.blocks))
+    blocks, lease = len(mutation.blocks) // 8, mutation.lease
+    if lease is not None:
+        if mutation.parent is not None or names or lease.ttl_seconds is None or math.isnan(now):
+            raise MutationInvalid(f"a lease has a TTL, no parent, no names: {mutation} at {now}")
     elif len(names) != blocks:
         raise MutationInvalid(f"{blocks} blocks, {len(names)} sequence hashes")
-    elif len({*names, store.parent}) != blocks + 1:
+    elif len({*names, mutation.parent}) != blocks + 1:
         raise MutationInvalid(f"a sequence hash comes twice in {blocks} blocks and their parent")
 
 
@@ -165,20 +178,19 @@ class Oracle:
         self.ranks: dict[Rank, Holdings] = {}
 
     def apply(self, mutation: Mutation, now: float) -> Applied:
+        refuse_malformed(mutation, now)
         if isinstance(mutation, Store):
             return self._store(mutation, now)
         held = self.ranks.get(mutation.rank, Holdings())
         if isinstance(mutation, Remove):
             done = sum([held.remove(name) for name in mutation.sequence_hashes])
             return Applied(applied=done, unknown=len(mutation.sequence_hashes) - done)
-        assert isinstance(mutation, Clear)
         gone = len(held)
         held.named.clear()
         held.leased.clear()
         return Applied(applied=gone)
 
     def _store(self, store: Store, now: float) -> Applied:
-        refuse_malformed(store)
         count = len(store.blocks) // 8
         held = self.ranks.get(store.rank, Holdings())
         parent = b"" if store.parent is None else held.path_of(store.parent)
