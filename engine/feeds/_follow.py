@@ -173,7 +173,9 @@ class Follower:
             await self.restart()
             verdict = self.cursor.judge(frame)
         if verdict is Verdict.GAP:
-            await self._lose(f"batches from {self.cursor.expected} to before {frame.sequence} are lost")
+            await self._lose(
+                f"batches from {self.cursor.expected} to before {frame.sequence} are lost"
+            )
         await self._apply(frame, batch)
 
     def _unreadable(self, why: str) -> None:
@@ -246,7 +248,9 @@ class Follower:
             rotated = replay.seen == 1  # older batches left the publisher's buffer for good
             if not rotated and not last:
                 return False
-            await self._lose(f"batches from {self.cursor.expected} to before {frame.sequence} are lost")
+            await self._lose(
+                f"batches from {self.cursor.expected} to before {frame.sequence} are lost"
+            )
         await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
         return True
 

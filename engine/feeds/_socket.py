@@ -141,6 +141,7 @@ def subscriber(context: Context, limit_bytes: int, curve: CurveKeys | None) -> S
     A library that reconnects would bring frames of a dead engine after those of its successor.
     """
     socket = _socket(context, zmq.SUB, limit_bytes, curve)
+    socket.setsockopt(zmq.IPV6, 1)
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)  # a vanished host sends no end of connection
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
     return socket
@@ -149,6 +150,7 @@ def subscriber(context: Context, limit_bytes: int, curve: CurveKeys | None) -> S
 def dealer(context: Context, limit_bytes: int, curve: CurveKeys | None) -> Socket:
     """A DEALER socket for one replay. Nothing of the answer is dropped on our side."""
     socket = _socket(context, zmq.DEALER, limit_bytes, curve)
+    socket.setsockopt(zmq.IPV6, 1)
     socket.setsockopt(zmq.RCVHWM, 0)
     return socket
 
@@ -162,7 +164,6 @@ def _socket(
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
-    socket.setsockopt(zmq.IPV6, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, limit_bytes)
     if curve is not None:
         _encrypt(socket, curve)
@@ -187,6 +188,7 @@ def bound_subscriber(
 ) -> tuple[Socket, str]:
     """A SUB socket that publishers dial, and where it really listens."""
     socket = _socket(context, zmq.SUB, limit_bytes, curve)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

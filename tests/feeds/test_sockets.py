@@ -153,14 +153,13 @@ async def test_oversized_message_ends_the_connection_and_is_passed_by() -> None:
 
 
 async def test_sequence_frames_of_24_bytes_carry_the_incarnation() -> None:
-    async with engine(incarnation="ab" * 16) as publisher:
-        async with followed(dialling(publisher)) as room:
-            await room.synced(FeedState.LIVE)
-            await publisher.tell("subscribed")
-            await room.reached(await publisher.tell("step", batches=2))
-            assert room.feed.watermark is not None
-            assert room.feed.watermark.incarnation == b"\xab" * 16
-            await room.equals(publisher)
+    async with engine(incarnation="ab" * 16) as publisher, followed(dialling(publisher)) as room:
+        await room.synced(FeedState.LIVE)
+        await publisher.tell("subscribed")
+        await room.reached(await publisher.tell("step", batches=2))
+        assert room.feed.watermark is not None
+        assert room.feed.watermark.incarnation == b"\xab" * 16
+        await room.equals(publisher)
 
 
 async def test_unix_sockets_are_dialled(tmp_path: Path) -> None:

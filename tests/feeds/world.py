@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from kvlanes.engine.feeds import Feed, FollowOptions, LaneSink
+from kvlanes.engine.feeds._decode import decode
 from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
 from kvlanes.engine.feeds._follow import Follower
 from kvlanes.engine.feeds._frames import Frame
@@ -137,11 +138,13 @@ class World:
     def _damage(self, frame: Frame) -> Frame | None:
         if self.random.random() < 0.3:
             return None
-        payload = bytearray(frame.payload)
-        for _ in range(3):
-            # Past the envelope: a flipped number that still is a batch cannot be told from one.
+        for _ in range(20):
+            payload = bytearray(frame.payload)
             payload[self.random.randrange(10, len(payload))] = 0xC1
-        return frame._replace(payload=bytes(payload))
+            # Damage that leaves a batch cannot be seen, and does not happen on a TCP connection.
+            if not decode(bytes(payload)).readable:
+                return frame._replace(payload=bytes(payload))
+        return None
 
     def go_on(self, *, lost: bool = False, damaged: bool = False, holes: bool = False) -> None:
         pool = self.process.pool
