@@ -21,6 +21,8 @@ OVERLAP = "indexer/contract_ranks.py::OverlapContract"
 LONG = "indexer/contract_long.py::LongContract"
 LEASES = "indexer/contract_leases.py::LeaseContract"
 CAPACITY = "indexer/test_capacity.py"
+DUMP = "indexer/contract_dump.py::DumpContract"
+RADIX = "indexer/test_radix.py"
 MACHINES = "indexer/test_machines.py::test_backend_agrees_with_the_oracle"
 
 COVERED = {
@@ -51,6 +53,12 @@ COVERED = {
     ],
     "removing a worker leaves the others": [
         f"{RANKS}::test_departure_takes_all_ranks_of_the_worker_only"
+    ],
+    "a dump restores the same coverage": [
+        f"{DUMP}::test_coverage_of_several_ranks",
+        f"{DUMP}::test_names_of_every_engine",
+        f"{DUMP}::test_holes_stay_holes_until_they_are_filled",
+        f"{DUMP}::test_another_backend_restores_it",
     ],
     "a clear removes one rank only": [f"{RANKS}::test_clear_is_scoped_to_its_rank"],
     "an empty query, and one that misses": [f"{COVERAGE}::test_empty_prompt_and_miss"],
@@ -106,6 +114,9 @@ COVERED = {
     "removing a rank or a worker cleans its timers": [
         f"{LEASES}::test_clear_and_departure_leave_no_timer",
         f"{LEASES}::test_lease_removes_only_what_a_lease_created",
+    ],
+    "removing whole workers reaches every lane before it returns": [
+        "nursery/test_departures.py::test_p26_what_was_queued_for_a_departed_worker_never_reappears"
     ],
     "events never expire": [f"{LEASES}::test_events_never_end_by_themselves"],
     "after shutdown nothing is recorded": ["nursery/test_lane_order.py::test_closed_lanes_refuse"],
@@ -188,11 +199,20 @@ COVERED = {
         f"{NAMES}::test_names_of_engines_survive_a_split_by_a_third"
     ],
     "two engines name one block apart": [f"{NAMES}::test_two_engines_name_one_chain_apart"],
+    "a chain is one edge, however it came, and identical tails are one": [
+        f"{RADIX}::test_one_chain_is_one_segment_however_it_came",
+        f"{RADIX}::test_splits_of_one_chain_merge_back_to_one_segment",
+    ],
+    "what names a block is gone with it, after splits and clears": [
+        f"{RADIX}::test_churn_under_a_live_prefix_leaves_nothing",
+        f"{RANKS}::test_cycles_of_adding_and_removing_leave_no_trace",
+    ],
     "an uncovered parent is refused": [f"{COVERAGE}::test_removed_block_is_no_parent"],
     "dead children go, a live prefix stays": [
         f"{LONG}::test_churn_under_a_shared_prefix_leaves_no_trace"
     ],
     "a rank's slot, used again, brings nothing back": [
+        f"{RADIX}::test_slots_are_used_again",
         f"{RANKS}::test_worker_that_left_comes_back_empty",
         f"{OVERLAP}::test_overlap_does_not_change_with_the_index",
     ],
