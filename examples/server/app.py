@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
+from traceback import format_tb
 from typing import TypeAlias
 
 import trio
@@ -111,8 +112,9 @@ class App:
         except DecisionError as error:
             given = _refused(contract, error.fault, self._allowed(request.path))
         except Exception as error:
-            # Only the kind: the text of an error may quote a prompt.
-            _log.error("request %s crashed: %s", request_id, type(error).__name__)
+            # The kind and the place, never the text: it may quote a prompt.
+            place = "".join(format_tb(error.__traceback__))
+            _log.error("request %s crashed: %s\n%s", request_id, type(error).__name__, place)
             given = error_reply(contract, CRASH)
         return _response(given, request_id)
 

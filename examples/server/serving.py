@@ -1,6 +1,8 @@
 """Opening the whole server, and closing it in order."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -13,6 +15,8 @@ from examples.server.tenants import Tenants
 from kvlanes.engine import AdmissionGate
 from kvlanes.engine.decisions import DecisionLimits
 from kvlanes.engine.http import HttpLimits, serve_http
+
+_log = logging.getLogger("examples.server")
 
 
 async def serve(
@@ -33,8 +37,11 @@ async def serve(
     Raises:
         OSError: The address cannot be bound.
     """
-    gate = AdmissionGate(settings.permits, preflight_slots=settings.preflight_slots)
-    async with open_models(settings, gate) as models, trio.open_nursery() as nursery:
+    async with (
+        _open_gate(settings) as gate,
+        open_models(settings, gate) as models,
+        trio.open_nursery() as nursery,
+    ):
         app = App(
             models,
             settings.aliases,
@@ -48,6 +55,20 @@ async def serve(
             serve_http, limits=_http_limits(settings), refuse=app.refuse, stopping=stopping
         )
         task_status.started(await nursery.start(server, app.handle, listeners))
+
+
+@asynccontextmanager
+async def _open_gate(settings: Settings) -> AsyncIterator[AdmissionGate]:
+    """The gate of all models. At the end, threads that outlived their requests are waited for."""
+    gate = AdmissionGate(settings.permits, preflight_slots=settings.preflight_slots)
+    try:
+        yield gate
+    finally:
+        gate.close()
+        with trio.CancelScope(shield=True, relative_deadline=settings.stop_seconds) as scope:
+            await gate.wait_idle()
+        if scope.cancelled_caught:
+            _log.warning("stopping with %s permits still held", gate.statistics().held)
 
 
 async def _refuse_when(stopping: trio.Event, gate: AdmissionGate) -> None:
