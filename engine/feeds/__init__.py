@@ -6,6 +6,7 @@ from kvlanes.engine.feeds._errors import FeedError as FeedError
 from kvlanes.engine.feeds._errors import FeedsExtraMissing as FeedsExtraMissing
 from kvlanes.engine.feeds._errors import ResyncNeeded as ResyncNeeded
 from kvlanes.engine.feeds._errors import SourceInvalid as SourceInvalid
+from kvlanes.engine.feeds._feed import EventCounts as EventCounts
 from kvlanes.engine.feeds._feed import Feed as Feed
 from kvlanes.engine.feeds._feed import FeedCounts as FeedCounts
 from kvlanes.engine.feeds._feed import FeedState as FeedState

@@ -10,6 +10,8 @@ import trio
 from kvlanes.engine.feeds._cursor import Watermark
 from kvlanes.indexer import Rank
 
+_REMEMBERED_GROUPS = 16  # group numbers come from the wire
+
 
 class FeedState(Enum):
     """How far the coverage of a fed rank can be trusted.
@@ -61,6 +63,54 @@ class FeedCounts:
     dropped: int = 0
 
 
+@attrs.define
+class EventCounts:
+    """What one stream's events did so far; written by its ledgers.
+
+    Attributes:
+        stored_blocks: Blocks that became held.
+        duplicate_blocks: Blocks announced while they were held.
+        removed_blocks: Blocks that ceased to be held.
+        unknown_removals: Removals of blocks that were not held.
+        clears: Caches emptied, by the engine or because something was missed.
+        orphans: Stores refused because this rank does not hold their parent.
+        non_dense: Stores refused because their tokens do not fill their blocks (masked or
+            placeholder blocks).
+        wrong_block_size: Stores refused because their blocks have another size.
+        malformed: Stores refused because they name a block twice or themselves as parent, or
+            because their tokens cannot be read.
+        conflicts: Stores cut short because a held block was named again at another place.
+        other_groups: Events of KV-cache groups that are not followed.
+        other_tiers: Events of tiers that are not followed.
+        unknown_events: Events of unknown kinds, ignored.
+        unreadable_events: Events that could not be read.
+        refused_sizes: The last wrong block size of each KV-cache group.
+    """
+
+    stored_blocks: int = 0
+    duplicate_blocks: int = 0
+    removed_blocks: int = 0
+    unknown_removals: int = 0
+    clears: int = 0
+    orphans: int = 0
+    non_dense: int = 0
+    wrong_block_size: int = 0
+    malformed: int = 0
+    conflicts: int = 0
+    other_groups: int = 0
+    other_tiers: int = 0
+    unknown_events: int = 0
+    unreadable_events: int = 0
+    refused_sizes: dict[int, int] = attrs.field(factory=dict)
+
+    def refused(self, group: int, block_size: int) -> None:
+        """Note a block size that is not the index's."""
+        self.wrong_block_size += 1
+        known = group in self.refused_sizes or len(self.refused_sizes) < _REMEMBERED_GROUPS
+        if block_size and known:
+            self.refused_sizes[group] = block_size
+
+
 @attrs.define(eq=False)
 class Feed:
     """One publisher's stream, for `health()` and the selector to read. Its follower writes it.
@@ -70,7 +120,8 @@ class Feed:
         rank: The rank that the stream was configured for.
         state: See `FeedState`.
         watermark: The last batch applied.
-        counts: What happened so far.
+        counts: What happened to the stream so far.
+        events: What its events did so far.
         blocks: Held blocks.
         last_at: When the last batch arrived, on Trio's clock; minus infinity before the first.
         lag_seconds: How much later than the fastest batch so far the last one arrived, by the
@@ -83,6 +134,7 @@ class Feed:
     state: FeedState = FeedState.COLD
     watermark: Watermark | None = None
     counts: FeedCounts = attrs.field(factory=FeedCounts)
+    events: EventCounts = attrs.field(factory=EventCounts)
     blocks: int = 0
     last_at: float = float("-inf")
     lag_seconds: float = 0.0

@@ -320,4 +320,5 @@ class Follower:
             counting=self._options.counting,
             group=self._options.group,
             complete=self._whole,
+            counts=self.feed.events,
         )

@@ -11,12 +11,12 @@ size is uncertain is left out, and its removals then find nothing.
 
 from typing import TypeAlias
 
-import attrs
 from xxhash import xxh3_64_intdigest
 
 from kvlanes.engine.feeds._decode import read_tokens
 from kvlanes.engine.feeds._errors import TokensUnreadable
 from kvlanes.engine.feeds._events import Batch, Cleared, Event, Removed, Stored, Unknown, Unreadable
+from kvlanes.engine.feeds._feed import EventCounts
 from kvlanes.engine.feeds._options import Counting
 from kvlanes.indexer import Clear, Mutation, Rank, Remove, Store, block_hashes, multimodal_key
 
@@ -37,45 +37,6 @@ _TIERS = {
 _WHOLE_PREFIX = ("full_attention", "mla_attention")
 
 
-@attrs.define
-class LedgerCounts:
-    """Blocks and events so far; written by one ledger.
-
-    Attributes:
-        stored_blocks: Blocks that became held.
-        duplicate_blocks: Blocks announced while they were held.
-        removed_blocks: Blocks that ceased to be held.
-        unknown_removals: Removals of blocks that were not held.
-        clears: Caches emptied, by the engine or because something was missed.
-        orphans: Stores refused because this rank does not hold their parent.
-        non_dense: Stores refused because their tokens do not fill their blocks (masked or
-            placeholder blocks).
-        wrong_block_size: Stores refused because their blocks have another size.
-        malformed: Stores refused because they name a block twice or themselves as parent, or
-            because their tokens cannot be read.
-        conflicts: Stores cut short because a held block was named again at another place.
-        other_groups: Events of KV-cache groups that are not followed.
-        other_tiers: Events of tiers that are not followed.
-        unknown_events: Events of unknown kinds, ignored.
-        unreadable_events: Events that could not be read.
-    """
-
-    stored_blocks: int = 0
-    duplicate_blocks: int = 0
-    removed_blocks: int = 0
-    unknown_removals: int = 0
-    clears: int = 0
-    orphans: int = 0
-    non_dense: int = 0
-    wrong_block_size: int = 0
-    malformed: int = 0
-    conflicts: int = 0
-    other_groups: int = 0
-    other_tiers: int = 0
-    unknown_events: int = 0
-    unreadable_events: int = 0
-
-
 class Ledger:
     """The blocks of one (rank, tier), in the one KV-cache group that decides about prefixes.
 
@@ -93,11 +54,11 @@ class Ledger:
             repeating removals (a full report mode): the first removal counts.
         group: The KV-cache group to follow; `None` finds it.
         complete: Whether the rank is known to hold nothing yet.
+        counts: What to count in; its own when `None`.
 
     Attributes:
         complete: Whether all that happened since the cache was last empty was seen; if not,
             what is held here is a part of what the engine holds.
-        refused_sizes: The last refused block size of each group.
     """
 
     def __init__(
@@ -109,12 +70,12 @@ class Ledger:
         counting: Counting = "refs",
         group: int | None = None,
         complete: bool = True,
+        counts: EventCounts | None = None,
     ) -> None:
         self.rank = rank
         self.block_size = block_size
         self.complete = complete
-        self.counts = LedgerCounts()
-        self.refused_sizes: dict[int, int] = {}
+        self.counts = EventCounts() if counts is None else counts
         self._tier = tier
         self._counted = counting == "refs"
         self._group = group
@@ -195,11 +156,7 @@ class Ledger:
             self.counts.other_tiers += 1
             return False
         if event.block_size != self.block_size:
-            self.counts.wrong_block_size += 1
-            if event.block_size and (
-                len(self.refused_sizes) < 16 or event.group in self.refused_sizes
-            ):
-                self.refused_sizes[event.group] = event.block_size
+            self.counts.refused(event.group, event.block_size)
             return False
         if self._group is None and self._decides(event):
             self._group = event.group

@@ -58,7 +58,7 @@ def test_p09_a_gap_is_filled_by_a_replay_and_costs_nothing_else() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert (world.feed.counts.gaps, world.feed.counts.losses) == (1, 0)
         await exact(world)
-        assert world.follower.ledgers[0].counts.clears == 0
+        assert world.feed.events.clears == 0
 
     played(scene)
 
@@ -115,7 +115,7 @@ def test_p40_a_reconnect_to_the_same_process_keeps_the_index() -> None:
         world.go_on(lost=True)
         await exact(world)
         assert world.feed.counts.restarts == 0
-        assert world.follower.ledgers[0].counts.clears == 0
+        assert world.feed.events.clears == 0
 
     played(scene)
 
@@ -317,7 +317,7 @@ def test_an_unreadable_live_batch_is_taken_from_a_replay() -> None:
         world.go_on()
         await exact(world)
         assert world.feed.counts.unreadable_batches == 1
-        assert world.follower.ledgers[0].counts.clears == 0
+        assert world.feed.events.clears == 0
 
     played(scene)
 
@@ -330,7 +330,7 @@ def test_a_batch_that_is_unreadable_for_good_is_passed_once() -> None:
         await world.settle()
         assert world.follower.cursor.expected == 7
         assert world.feed.state is FeedState.PARTIAL
-        assert world.follower.ledgers[0].counts.unreadable_events == 1
+        assert world.feed.events.unreadable_events == 1
         replays = world.feed.counts.replays
         await world.settle()
         assert world.feed.counts.unreadable_batches == 1
@@ -390,7 +390,7 @@ def test_foreign_events_do_not_disturb() -> None:
         world.publish([{"type": "Later"}, *world.process.pool.store(CHAINS[0])])
         world.publish([store([9], range(16), block_size=16), store([8], range(4), parent=7)])
         await exact(world)
-        counts = world.follower.ledgers[0].counts
+        counts = world.feed.events
         assert (counts.unknown_events, counts.wrong_block_size, counts.orphans) == (1, 1, 1)
 
     played(scene)

@@ -94,7 +94,7 @@ def test_non_dense_and_empty_stores_are_left_out() -> None:
 def test_wrong_block_sizes_are_refused_with_their_size() -> None:
     fed = replayed("vllm_0_33_0_int", 15)
     assert fed.ledger.counts.wrong_block_size == 2
-    assert fed.ledger.refused_sizes == {2: 32, 0: 4}
+    assert fed.ledger.counts.refused_sizes == {2: 32, 0: 4}
     tail = replayed("sglang_0_5_23_default", 6)
     assert tail.depth([*range(7000, 7020)]) == 1
     assert tail.ledger.counts.wrong_block_size == 1
