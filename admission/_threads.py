@@ -103,10 +103,11 @@ class ThreadHold:
         ended = self._hold.outcome
         if self._taken or not self._left or self._ended_at == math.inf or ended is None:
             return
+        what, level = "a result", logging.INFO
         if isinstance(ended, outcome.Error):
-            what, level = type(ended.error).__name__, logging.WARNING
-        else:
-            what, level = "a result", logging.INFO
+            what = type(ended.error).__name__
+            # Not an error: `Cancelled`, where the function asked and left early.
+            level = logging.WARNING if isinstance(ended.error, Exception) else logging.INFO
         text = "blocking call of request %s ended with %s after its caller had left"
         logger.log(level, text, self._hold.request_id, what)
 

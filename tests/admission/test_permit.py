@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from kvlanes.admission import AdmissionGate, CapacityExhausted, Hold, Permit, PermitEnded
 from kvlanes.engine.testing import assert_idle, checked_gate
@@ -159,23 +160,22 @@ async def test_p12_the_permit_follows_the_stream_and_not_the_handler() -> None:
             assert gate.free == 0
 
 
-async def test_p33_release_needs_no_checkpoint_in_a_cancelled_task() -> None:
-    gate = AdmissionGate(1)
-    steps: list[int] = []
-
-    async def close_backend() -> None:
-        for step in range(3):
-            await trio.lowlevel.checkpoint()
-            steps.append(step)
-
+@pytest.mark.parametrize(("awaits", "finished"), [(3, True), (9, False)])
+async def test_p33_clean_up_that_waits_is_bounded_and_the_release_needs_none(
+    autojump_clock: MockClock, awaits: int, finished: bool
+) -> None:
+    gate, start, steps = AdmissionGate(1), trio.current_time(), 0
     with trio.CancelScope() as scope, gate.admit_nowait():
         try:
             scope.cancel()
             await trio.sleep_forever()
         finally:
-            with trio.CancelScope(shield=True, relative_deadline=1):
-                await close_backend()
-    assert steps == [0, 1, 2]
+            with trio.CancelScope(shield=True, relative_deadline=2):
+                for _ in range(awaits):
+                    await trio.sleep(0.5)
+                    steps += 1
+    assert (steps == awaits) == finished
+    assert trio.current_time() <= start + 2
     assert_idle(gate)
 
 

@@ -338,7 +338,8 @@ async def test_p56_cancelling_after_the_thread_has_finished_costs_no_thread(
             assert trio.current_time() == before + 1
 
 
-async def test_a_cancelled_thread_may_leave_early() -> None:
+async def test_a_cancelled_thread_may_leave_early(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     gate = AdmissionGate(1)
     entered = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -355,6 +356,8 @@ async def test_a_cancelled_thread_may_leave_early() -> None:
             scope.cancel()
     await gate.wait_idle()
     assert_idle(gate)
+    text = "blocking call of request None ended with Cancelled after its caller had left"
+    assert logged(caplog) == [(logging.INFO, text)]
 
 
 def test_p75_no_test_combines_the_jumping_clock_with_a_thread() -> None:
