@@ -61,6 +61,10 @@ from kvlanes.nursery import DeadlineExpired as DeadlineExpired
 from kvlanes.nursery import DispatchExpired as DispatchExpired
 from kvlanes.nursery import Ending as Ending
 from kvlanes.nursery import Failed as Failed
+from kvlanes.nursery import LaneBusy as LaneBusy
+from kvlanes.nursery import LaneClosed as LaneClosed
+from kvlanes.nursery import LaneCrashed as LaneCrashed
 from kvlanes.nursery import LaneSet as LaneSet
+from kvlanes.nursery import StaleIncarnation as StaleIncarnation
 from kvlanes.nursery import dispatch as dispatch
 from kvlanes.nursery import open_lanes as open_lanes

@@ -52,7 +52,8 @@ class EngineConfig:
         predicted_ttl_seconds: The same for workers with a feed, whose event should follow soon.
         index_budget_blocks: Hard limit of index entries over all ranks; `None` for no limit.
         connect_failures: Consecutive connect failures that eject a worker.
-        ejection_seconds: First pause of an ejected worker; doubles up to `ejection_max_seconds`.
+        ejection_seconds: First pause of an ejected worker; each further one is twice as long.
+        ejection_max_seconds: The longest such pause.
         overload_at: Reported share in use from which a rank is left out; above 1 never.
         load_max_age_seconds: For how long a reported load is believed.
         feed_silence_seconds: A worker that was fed and is silent for longer shows in `health()`.

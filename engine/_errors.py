@@ -81,10 +81,10 @@ class UnknownWorker(EngineError, KeyError):
 
 
 class WorkerExists(EngineError, ValueError):
-    """A worker of this name is registered already."""
+    """The name is taken, by a registered worker or by another one of the same call."""
 
     def __init__(self, worker_id: str) -> None:
-        super().__init__(f"worker {worker_id!r} is registered already; use update or reconcile")
+        super().__init__(f"there is a worker {worker_id!r} already; update or reconcile changes it")
         self.worker_id = worker_id
 
 

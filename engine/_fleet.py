@@ -47,18 +47,15 @@ class Fleet:
     @enable_ki_protection
     def reconcile(self, workers: Iterable[Worker]) -> None:
         wanted = list(workers)
+        self._registry.refuse_set(wanted)
         names = {worker.worker_id for worker in wanted}
-        new = [worker for worker in wanted if worker.worker_id not in self._registry]
-        known = [worker for worker in wanted if worker.worker_id in self._registry]
-        self._registry.refuse_new(new)
-        for worker in known:
-            self._registry.refuse_shape(worker)
         for member in [m for m in self._registry if m.worker.worker_id not in names]:
             self._depart(member)
-        for worker in known:
-            if worker != self._registry.member(worker.worker_id).worker:
+        for worker in wanted:
+            if worker.worker_id not in self._registry:
+                self.register([worker])
+            elif worker != self._registry.member(worker.worker_id).worker:
                 self.update(worker)
-        self.register(new)
 
     @enable_ki_protection
     def remove(self, worker_id: str) -> None:

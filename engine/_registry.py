@@ -101,9 +101,17 @@ class Registry:
 
     def refuse_new(self, workers: Iterable[Worker]) -> None:
         """Raise what adding these workers would raise, before any state exists."""
+        workers = list(workers)
+        for worker in workers:
+            if worker.worker_id in self._members:
+                raise WorkerExists(worker.worker_id)
+        self.refuse_set(workers)
+
+    def refuse_set(self, workers: Iterable[Worker]) -> None:
+        """Raise for workers that could not stand beside each other, known or not."""
         seen: set[str] = set()
         for worker in workers:
-            if worker.worker_id in self._members or worker.worker_id in seen:
+            if worker.worker_id in seen:
                 raise WorkerExists(worker.worker_id)
             seen.add(worker.worker_id)
             self.refuse_shape(worker)
