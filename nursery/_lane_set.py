@@ -262,7 +262,12 @@ class LaneSet:
         unknown rank gets a lane. Returns when nothing of the old incarnation is queued.
 
         Returns:
-            The incarnation that lives from this call on.
+            The incarnation that lives from this call on; `attach` would answer the same.
+
+        Raises:
+            LaneCrashed: A backend that waits broke over it. The rank is empty all the same, and
+                its new incarnation lives.
+            LaneClosed: The lanes closed first.
         """
         barrier = self._depart(rank.worker_id, rank.dp_rank, again=rank)
         incarnation = self.attach(rank)
@@ -270,7 +275,12 @@ class LaneSet:
         return incarnation
 
     async def drop(self, worker_id: str, dp_rank: int | None = None) -> None:
-        """`drop_nowait`, and wait until nothing of the worker is queued. Always a checkpoint."""
+        """`drop_nowait`, and wait until nothing of the worker is queued. Always a checkpoint.
+
+        Raises:
+            LaneCrashed: A backend that waits broke over it. The worker is gone all the same.
+            LaneClosed: The lanes closed first.
+        """
         await self._depart(worker_id, dp_rank).wait()
 
     def drop_nowait(self, worker_id: str, dp_rank: int | None = None) -> None:

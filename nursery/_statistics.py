@@ -38,8 +38,8 @@ class LaneStatistics:
         leases_granted: Blocks that a leased store added.
         leases_refreshed: Blocks of leased stores that were covered already.
         leases_expired: Blocks whose lease ended by its deadline.
-        expiry_lag_seconds: How late the latest slice of expiry ran.
-        peak_expiry_lag_seconds: The latest that any ran.
+        expiry_lag_seconds: How late the latest slice of expiry ran, at most.
+        peak_expiry_lag_seconds: The latest that any ran, at most.
         posts_dropped: Posted mutations that found the queue full or closed.
     """
 

@@ -379,10 +379,13 @@ async def test_one_lanes_crash_ends_the_instance_on_all_lanes() -> None:
         ends: list[object] = []
 
         async def call(rank: Rank) -> None:
+            end: object
             try:
-                ends.append(await lanes.apply(confirmed(rank, 1)))
+                end = await lanes.apply(confirmed(rank, 1))
             except LaneCrashed as error:
-                ends.append(type(error.__cause__))
+                end = type(error.__cause__)
+            await trio.lowlevel.checkpoint()
+            ends.append(end)
 
         async with trio.open_nursery() as nursery:
             for number in range(6):
@@ -475,6 +478,7 @@ async def test_p60_a_receive_that_is_cancelled_loses_no_task() -> None:
     """P60: a consumer that keeps giving up: all 100 applied in order, once."""
 
     async def impatient(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        await trio.lowlevel.checkpoint()
         async for task in tasks:
             backend.work(task)
             task.acknowledge()
@@ -482,7 +486,6 @@ async def test_p60_a_receive_that_is_cancelled_loses_no_task() -> None:
                 scope.cancel()
                 await tasks.receive()
             assert scope.cancelled_caught
-        await trio.lowlevel.checkpoint()
 
     backends = scripted(impatient)
     async with checked_lanes(backends, lanes=1) as lanes:
