@@ -16,6 +16,7 @@ from examples.server.upstream_tokens import Endpoint
 from examples.server.workers import Scored, WorkerBusy
 from kvlanes.engine import ConfigError
 from kvlanes.engine.decisions import (
+    IMPOSSIBLE_RESULT,
     MALFORMED_RESULT,
     NOT_READY,
     Contract,
@@ -117,9 +118,12 @@ class Upstream:
         body = scoring.body(self.abilities.model, tokens, labels, salt)
         answer = await self._answer(scoring.path, json.dumps(body).encode())
         try:
-            return scoring.read(_events(answer), labels)
+            scored = scoring.read(_events(answer), labels)
         except UpstreamMalformed as error:
             raise DecisionError(MALFORMED_RESULT) from error
+        if not 0 <= scored.cached_tokens <= len(tokens):
+            raise DecisionError(IMPOSSIBLE_RESULT)
+        return scored
 
     async def decide(
         self, decision: Decision, model: str, fields: Mapping[str, Json], salt: str

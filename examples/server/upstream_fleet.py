@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -19,6 +18,7 @@ from examples.server.upstream import (
     WorkerUnreachable,
     open_client,
 )
+from examples.server.upstream_address import name_of
 from examples.server.upstream_probe import ProbeFailed, Wanted, probe
 from examples.server.upstream_tokens import Endpoint, EngineTokenizer, Tokenize, file_tokenizer
 from kvlanes.engine import Engine, Prompt, Worker
@@ -172,22 +172,3 @@ async def _absent(fleet: Fleet, upstreams: Sequence[Upstream]) -> Sequence[Upstr
     if failures:
         raise failures[0]
     return absent
-
-
-def name_of(url: str) -> str:
-    """Host and port of an engine's address."""
-    return urlsplit(url).netloc
-
-
-def worker_url(text: str) -> str:
-    """An engine's address, checked: `http://HOST[:PORT]`, with or without `/v1`.
-
-    Raises:
-        ValueError: Another scheme, no host, a user name, a path or a query.
-    """
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ValueError(f"{text!r} is no http address")
-    if parts.path.rstrip("/") not in ("", "/v1") or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} must end after the host, or with /v1")
-    return f"{parts.scheme}://{parts.netloc}"
