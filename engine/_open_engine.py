@@ -75,7 +75,7 @@ async def open_engine(
 
 
 def _radix_index(config: EngineConfig) -> IndexBackend:
-    return RadixIndex(config.block_size)
+    return RadixIndex(config.block_size, budget_blocks=config.index_budget_blocks)
 
 
 def _own_gate(config: EngineConfig) -> AdmissionGate:

@@ -14,9 +14,8 @@ from kvlanes.engine import (
     Prompt,
     Route,
     Worker,
-    open_engine,
 )
-from kvlanes.engine.testing import at_every_step
+from kvlanes.engine.testing import checked_engine
 from tests.indexer.chains import packed
 
 BLOCK = 16
@@ -46,21 +45,10 @@ async def running(
     **settings: object,
 ) -> AsyncIterator[Engine]:
     """An engine with these workers; it must end with every book at zero."""
-    async with open_engine(config(**settings), gate=gate, make_index=make_index) as engine:
-        with at_every_step(engine.check):
-            engine.register(*workers)
-            yield engine
-    assert_zero(engine)
-
-
-def assert_zero(engine: Engine) -> None:
-    """Nothing is held, booked, open or running any more."""
-    engine.check()
-    now = engine.statistics()
-    assert (now.open_requests, now.dispatched) == (0, 0), now
-    assert now.gate.held == now.gate.waiting == now.gate.threads == 0, now.gate
-    for row in now.ranks:
-        assert (row.requests, row.prefill_tokens, row.decode_blocks) == (0, 0, 0), row
+    checked = checked_engine(config(**settings), gate=gate, make_index=make_index)
+    async with checked as engine:
+        engine.register(*workers)
+        yield engine
 
 
 def load(engine: Engine, worker: str) -> int:

@@ -18,8 +18,8 @@ from kvlanes.engine import (
     Worker,
     open_engine,
 )
-from kvlanes.engine.testing import ThreadGate, WorkGate
-from tests.engine.scenes import answer, assert_zero, config, conversation, load
+from kvlanes.engine.testing import ThreadGate, WorkGate, assert_engine_idle
+from tests.engine.scenes import answer, config, conversation, load
 from tests.indexer.oracle import Oracle
 
 PROMPT = conversation(1)
@@ -54,7 +54,7 @@ async def test_closing_waits_for_what_runs(autojump_clock: MockClock) -> None:
             nursery.start_soon(finish)
         assert trio.current_time() == 4
         assert str(client.ended) == "[Completed(value='in time')]"
-        assert_zero(engine)
+        assert_engine_idle(engine)
 
 
 async def test_admitted_requests_may_still_route_while_closing_waits(
@@ -94,7 +94,7 @@ async def test_what_outlasts_closing_ends_as_engine_closed(autojump_clock: MockC
             assert client.gate.cancellations == 1
         errors = [e.error for client in clients for e in client.ended if isinstance(e, Failed)]
         assert len({id(error) for error in errors}) == 3
-        assert_zero(engine)
+        assert_engine_idle(engine)
 
 
 async def test_nothing_routes_or_starts_once_closing_has_ended_the_rest(
@@ -118,7 +118,7 @@ async def test_nothing_routes_or_starts_once_closing_has_ended_the_rest(
             nursery.start_soon(stays)
             await wait_all_tasks_blocked()
         assert trio.current_time() == 2
-        assert_zero(engine)
+        assert_engine_idle(engine)
 
 
 async def test_work_that_ignores_its_cancellation_keeps_closing_open_and_is_named(
@@ -142,7 +142,7 @@ async def test_work_that_ignores_its_cancellation_keeps_closing_open_and_is_name
             nursery.start_soon(release)
         assert trio.current_time() == 10
         assert isinstance(client.ended[0], Failed)
-        assert_zero(engine)
+        assert_engine_idle(engine)
     lines = [r.getMessage() for r in caplog.records if r.name == "kvlanes.engine"]
     assert len(lines) == 4
     assert all("still held by stubborn (1, " in line for line in lines)
@@ -186,7 +186,7 @@ async def test_a_host_that_is_cancelled_waits_for_the_grace_alone(
                 await trio.sleep_forever()
         assert trio.current_time() == 1
         assert isinstance(client.ended[0], Failed)
-        assert_zero(engine)
+        assert_engine_idle(engine)
 
 
 async def test_own_waiters_are_refused_at_once() -> None:
@@ -282,7 +282,7 @@ async def test_an_error_leaves_after_the_work_that_runs_was_ended(
             await body(nursery)
         assert trio.current_time() == 3
         assert isinstance(clients[0].ended[0], Failed)
-        assert_zero(clients[0].engine)
+        assert_engine_idle(clients[0].engine)
 
 
 class Broken(Oracle):

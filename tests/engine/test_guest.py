@@ -8,7 +8,8 @@ import outcome
 import trio
 
 from kvlanes.engine import Engine, Rank, Reservation, Worker, open_engine
-from tests.engine.scenes import assert_zero, config, conversation, held
+from kvlanes.engine.testing import assert_engine_idle
+from tests.engine.scenes import config, conversation, held
 
 Job = Callable[[], object]
 
@@ -75,6 +76,6 @@ def test_synchronous_methods_work_from_a_host_without_a_current_task() -> None:
             host.call_soon(lambda: as_host(host, engine, finished))
             with trio.fail_after(10):
                 await finished.wait()
-        assert_zero(engine)
+        assert_engine_idle(engine)
 
     host.run(main)

@@ -25,8 +25,8 @@ from kvlanes.engine import (
     current_request_id,
     open_engine,
 )
-from kvlanes.engine.testing import ThreadGate
-from tests.engine.scenes import ABC, answer, assert_zero, config, conversation, load, running
+from kvlanes.engine.testing import ThreadGate, assert_engine_idle
+from tests.engine.scenes import ABC, answer, config, conversation, load, running
 
 
 async def test_a_request_holds_its_weight_until_it_is_left() -> None:
@@ -283,4 +283,4 @@ async def test_a_waiter_at_a_shared_gate_is_refused_when_its_engine_has_closed()
         await wait_all_tasks_blocked()
         assert len(refused) == 1
         assert gate.free == 1
-    assert_zero(engine)
+    assert_engine_idle(engine)
