@@ -13,29 +13,8 @@ import trio
 
 from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
 from kvlanes.engine.feeds._frames import Frame, parse
-from kvlanes.engine.feeds._options import CurveKeys
+from kvlanes.engine.feeds._options import Target
 from kvlanes.engine.feeds._socket import Context, Monitor, Receiver, dealer, subscriber
-
-
-@attrs.frozen
-class Target:
-    """One publisher.
-
-    Attributes:
-        endpoint: Its PUB socket.
-        replay: Its ROUTER socket, if past batches can be asked for.
-        topic: Prefix of the topics to receive.
-        curve: Keys, if the sockets are encrypted.
-        limit_bytes: Longest frame; a longer one ends the connection.
-        connect_seconds: How long a connection may take to stand.
-    """
-
-    endpoint: str
-    replay: str | None
-    topic: str
-    curve: CurveKeys | None
-    limit_bytes: int
-    connect_seconds: float
 
 
 @asynccontextmanager

@@ -17,13 +17,18 @@ import trio
 from kvlanes.engine.feeds._errors import FrameInvalid, SourceInvalid
 from kvlanes.engine.feeds._feed import Feed
 from kvlanes.engine.feeds._frames import Frame, parse
-from kvlanes.engine.feeds._options import CurveKeys, FollowOptions, of_rank, require_zmq
+from kvlanes.engine.feeds._options import (
+    CurveKeys,
+    FollowOptions,
+    Target,
+    of_rank,
+    require_zmq,
+)
 from kvlanes.engine.feeds._protocols import EventSink, Link
 from kvlanes.engine.feeds._sources import feeds_of, ranks_in_bounds
 from kvlanes.nursery import open_bare_nursery
 
 if TYPE_CHECKING:
-    from kvlanes.engine.feeds._dial import Target
     from kvlanes.engine.feeds._socket import Context
 
 _LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
@@ -160,8 +165,6 @@ class ListenedEvents:
                     nursery.start_soon(supervise, follower, connect)
 
     def _link(self, stream: _Stream, number: int) -> "_ListenedLink":
-        from kvlanes.engine.feeds._dial import Target
-
         replay = self.replay and of_rank(self.replay, number)
         target = Target(self.topic, replay, self.topic, self.curve, 64 * 2**20, 10.0)
         return _ListenedLink(self.listener, stream, target)
@@ -178,7 +181,7 @@ class _ListenedLink:
 
     listener: Listener
     stream: _Stream
-    target: "Target"
+    target: Target
 
     scoped = False
 

@@ -62,6 +62,27 @@ class CurveKeys:
     server_key: bytes | None = None
 
 
+@attrs.frozen
+class Target:
+    """One publisher.
+
+    Attributes:
+        endpoint: Its PUB socket.
+        replay: Its ROUTER socket, if past batches can be asked for.
+        topic: Prefix of the topics to receive.
+        curve: Keys, if the sockets are encrypted.
+        limit_bytes: Longest frame; a longer one ends the connection.
+        connect_seconds: How long a connection may take to stand.
+    """
+
+    endpoint: str
+    replay: str | None
+    topic: str
+    curve: CurveKeys | None
+    limit_bytes: int
+    connect_seconds: float
+
+
 def require_zmq() -> None:
     """Refuse now what would fail later in a background task.
 

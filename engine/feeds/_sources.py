@@ -8,7 +8,13 @@ import attrs
 
 from kvlanes.engine.feeds._errors import SourceInvalid
 from kvlanes.engine.feeds._feed import Feed
-from kvlanes.engine.feeds._options import CurveKeys, FollowOptions, of_rank, require_zmq
+from kvlanes.engine.feeds._options import (
+    CurveKeys,
+    FollowOptions,
+    Target,
+    of_rank,
+    require_zmq,
+)
 from kvlanes.engine.feeds._protocols import EventSink
 from kvlanes.nursery import open_bare_nursery
 
@@ -77,13 +83,24 @@ class VllmEvents:
             if endpoint is not None:
                 of_rank(endpoint, self.ranks - 1)
 
+    def target(self, number: int) -> Target:
+        """Where one rank is."""
+        return Target(
+            of_rank(self.endpoint, number),
+            self.replay and of_rank(self.replay, number),
+            self.topic,
+            self.curve,
+            self.limit_bytes,
+            self.connect_seconds,
+        )
+
     async def run(self, sink: EventSink) -> None:
         """Follow all ranks until cancelled; survives whatever the engine does.
 
         Raises:
             SourceInvalid: The worker has fewer ranks than this source follows.
         """
-        from kvlanes.engine.feeds._dial import Target, connected  # needs the extra
+        from kvlanes.engine.feeds._dial import connected  # needs the extra
         from kvlanes.engine.feeds._follow import Follower
         from kvlanes.engine.feeds._socket import zmq_context
         from kvlanes.engine.feeds._supervise import supervise
@@ -93,15 +110,7 @@ class VllmEvents:
             async with open_bare_nursery() as nursery:
                 for number, feed in enumerate(feeds):
                     follower = Follower(sink, feed, self.options, set(range(self.ranks)) - {number})
-                    target = Target(
-                        feed.endpoint,
-                        self.replay and of_rank(self.replay, number),
-                        self.topic,
-                        self.curve,
-                        self.limit_bytes,
-                        self.connect_seconds,
-                    )
-                    connect = partial(connected, context, target, nursery)
+                    connect = partial(connected, context, self.target(number), nursery)
                     nursery.start_soon(supervise, follower, connect)
 
 

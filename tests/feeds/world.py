@@ -130,9 +130,13 @@ class World:
         """One batch of the running process; maybe it does not arrive as it was sent."""
         frame = self.process.publish(events)
         pool = self.process.pool
-        self.truth[frame.sequence, frame.checksum] = Pool(pool.encoding, pool.held.copy())
+        held = Pool(pool.encoding, pool.held.copy())
+        sent = self._damage(frame) if damaged else frame
+        for known in (frame, sent):
+            if known is not None:
+                self.truth[known.sequence, known.checksum] = held
         if self.link is not None and not self.link.ended and not lost:
-            self.link.put(self._damage(frame) if damaged else frame)
+            self.link.put(sent)
         return frame
 
     def _damage(self, frame: Frame) -> Frame | None:
