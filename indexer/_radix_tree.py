@@ -17,6 +17,7 @@ from kvlanes.indexer._mutations import Rank
 from kvlanes.indexer._radix_holder import Holder, SlotTable, bits
 from kvlanes.indexer._radix_names import SharedNames
 from kvlanes.indexer._radix_node import NO_KIDS, Node
+from kvlanes.indexer._radix_timers import CONFIRMED
 
 
 class SegmentTree:
@@ -216,13 +217,35 @@ class SegmentTree:
     def clear(self, holder: Holder) -> int:
         """A rank holds nothing any more; the blocks that went. O(segments and their names)."""
         gone, nodes, bit = holder.blocks, list(holder.segments), holder.bit
+        if holder.confirmed:
+            for node in [node for node in nodes if holder.segments[node] == CONFIRMED]:
+                self.names.take(holder, node)
         for node in nodes:
             node.held ^= bit
-            if node.named & bit or (node.aliases and holder.slot in node.aliases):
-                self.names.take(holder, node)
         holder.reset()
         # Last first: what was stored last lies deepest, as a rule, and takes its parents with it.
-        for node in reversed(nodes):
+        nodes.reverse()
+        rest = nodes if self.order is not None else self._shed(nodes)
+        for node in rest:
             if node.parent is not None:
                 self.tidy(node)
         return gone
+
+    def _shed(self, nodes: list[Node]) -> list[Node]:
+        """Detach the leaves right below the root that nobody holds; the nodes that remain.
+
+        Does for them what `tidy` does, without its calls: a clear is mostly this.
+        """
+        root, rest, entries = self.root, list[Node](), 0
+        kids = root.kids
+        for node in nodes:
+            if node.parent is not root or node.held or node.only is not None or node.kids:
+                rest.append(node)
+                continue
+            edge = node.edge
+            del kids[edge[:8]]
+            entries += len(edge)
+            node.edge, node.parent = b"", None
+        self.entries -= entries >> 3
+        self.nodes -= len(nodes) - len(rest)
+        return rest
