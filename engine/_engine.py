@@ -21,7 +21,7 @@ from kvlanes.engine._router import Router
 from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics
 from kvlanes.engine._worker import Worker
 from kvlanes.indexer import Applied, Lease, Mutation, Prompt, Rank, Store
-from kvlanes.nursery import Ending, LaneSet
+from kvlanes.nursery import CapacityLease, Ending, LaneSet
 
 
 class Engine:
@@ -254,18 +254,23 @@ class Engine:
         decision = self._router.decide(prompt, wishes)
         return Reservation(self, request, decision, self._router.book(decision))
 
-    def place(self, live: LiveRank, prompt: Prompt) -> None:
-        """Post that a rank holds a prompt now, as a guess that ends; never waits.
+    def place(self, live: LiveRank, prompt: Prompt) -> CapacityLease | None:
+        """Tell the index that a rank holds a prompt now; never waits.
 
-        The incarnation is the one that was reserved: what a departed worker served changes
-        nothing. Where events confirm, the guess only bridges the time until they arrive.
+        Where the pool of the rank is modelled, the prompt takes room in it until the lease that
+        is returned ends. Elsewhere a guess is posted that ends by itself; where events confirm,
+        it only bridges the time until they arrive. The incarnation is the one that was reserved:
+        what a departed worker served changes nothing.
         """
         self._fleet.connected(live.member)
         if not prompt.blocks:
-            return
+            return None
+        if live.pool_blocks is not None:
+            return self.lanes.occupy(live.incarnation, prompt)
         ttl = self.config.predicted_ttl_seconds if live.fed else None
         guess = Store(live.rank, None, prompt.blocks, lease=Lease(ttl))
         self.lanes.post(guess, live.incarnation)
+        return None
 
     def unreachable(self, live: LiveRank) -> None:
         """`Reservation.connect_failed`."""
@@ -281,8 +286,7 @@ class Engine:
         """
         live = self._registry.live(mutation.rank)
         if not (isinstance(mutation, Store) and mutation.lease is not None):
-            live.fed = True
-            live.fed_at = trio.current_time()
+            self._fleet.fed(live)
         return await self.lanes.apply(mutation, live.incarnation)
 
     # -- looking

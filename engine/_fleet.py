@@ -35,7 +35,7 @@ class Fleet:
         workers = list(workers)
         self._registry.refuse_new(workers)
         for worker in workers:
-            self._registry.add(worker, self._lanes.attach)
+            self._model(self._registry.add(worker, self._lanes.attach))
 
     @enable_ki_protection
     def update(self, worker: Worker) -> None:
@@ -43,6 +43,7 @@ class Fleet:
         self._registry.refuse_shape(worker)
         for live in self._registry.reshape(member, worker, self._lanes.attach):
             self._end(live)
+        self._model(member)
 
     @enable_ki_protection
     def reconcile(self, workers: Iterable[Worker]) -> None:
@@ -72,6 +73,22 @@ class Fleet:
         live = self._registry.live(rank)
         self._end(live)
         self._registry.restart(live, self._lanes.attach)
+        self._model(live.member)
+
+    def fed(self, live: LiveRank) -> None:
+        """An engine event arrived: from here on events tell what the rank holds, no model."""
+        live.fed_at = trio.current_time()
+        if not live.fed:
+            live.fed = True
+            self._model(live.member)
+
+    def _model(self, member: Member) -> None:
+        """Have the lanes model the pools of ranks whose size is known and that nobody reports."""
+        for live in member.ranks:
+            blocks = None if live.fed else member.worker.capacity_blocks
+            if blocks != live.pool_blocks:
+                live.pool_blocks = blocks
+                self._lanes.set_capacity(live.incarnation, blocks)
 
     def _end(self, live: LiveRank) -> None:
         self._lanes.drop_nowait(live.rank.worker_id, live.rank.dp_rank)

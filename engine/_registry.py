@@ -29,9 +29,10 @@ class LiveRank:
         member: The registration it belongs to.
         ending: Ends its dispatches when this life ends.
         hits: Predicted against measured cache hits; written by reservations.
-        reports: What others say about its load; written by `Fleet.report_load`.
-        fed: Whether engine events arrive for it; written by `Engine.apply`.
+        reports: What others say about its load; written by the fleet, as all below.
+        fed: Whether engine events arrive for it.
         fed_at: When the last one did, or when this life began, on Trio's clock.
+        pool_blocks: Size of its modelled block pool, `None` while leases stand in for it.
     """
 
     rank: Rank
@@ -43,6 +44,7 @@ class LiveRank:
     reports: LoadReports = attrs.field(factory=LoadReports)
     fed: bool = False
     fed_at: float = attrs.field(factory=trio.current_time)
+    pool_blocks: int | None = None
 
 
 @attrs.define(eq=False)
@@ -123,10 +125,11 @@ class Registry:
                 worker.block_size, self._block_size, f"worker {worker.worker_id!r}"
             )
 
-    def add(self, worker: Worker, attach: Callable[[Rank], Incarnation]) -> None:
+    def add(self, worker: Worker, attach: Callable[[Rank], Incarnation]) -> Member:
         """List a worker that `refuse_new` let pass."""
         member = self._members[worker.worker_id] = Member(worker)
         self.reshape(member, worker, attach)
+        return member
 
     def reshape(
         self, member: Member, worker: Worker, attach: Callable[[Rank], Incarnation]

@@ -11,7 +11,7 @@ from kvlanes.admission import Hold
 from kvlanes.engine._errors import ReservationEnded
 from kvlanes.engine._router import Decision
 from kvlanes.engine.load import Booking
-from kvlanes.nursery import Completed, DeadlineExpired, Failed, dispatch
+from kvlanes.nursery import CapacityLease, Completed, DeadlineExpired, Failed, dispatch
 
 if TYPE_CHECKING:
     from kvlanes.engine._engine import Engine
@@ -43,6 +43,7 @@ class Reservation:
         "_placed",
         "_prompt",
         "_request",
+        "_room",
         "_serving",
         "route",
     )
@@ -59,6 +60,7 @@ class Reservation:
         self._closed = False
         self._serving: Serving | None = None  # while dispatched work runs
         self._placed = False
+        self._room: CapacityLease | None = None  # in the rank's modelled pool
         self._measured = False
 
     @property
@@ -127,8 +129,13 @@ class Reservation:
         self._engine.dispatched.value -= 1
 
     def first_output(self) -> None:
-        """The first token came: the prefill is done and leaves the worker's load."""
+        """The first token came: the prefill is done and leaves the worker's load.
+
+        Where the worker's block pool is modelled, the prompt takes its room there from now on.
+        """
         self._booking.first_output()
+        if self._live.pool_blocks is not None:
+            self._place()
 
     def grow(self, blocks: int) -> None:
         """Output filled `blocks` further blocks on the worker.
@@ -137,6 +144,8 @@ class Reservation:
             ValueError: A negative number.
         """
         self._booking.grow(blocks)
+        if self._room is not None:
+            self._room.grow(private_blocks=self._booking.grown_blocks)
 
     def succeeded(self, cached_tokens: int | None = None) -> None:
         """The worker served the prompt and holds it now: post its placement, once.
@@ -155,9 +164,18 @@ class Reservation:
             self._measured = True
             predicted = min(tokens, self.route.overlap * self._prompt.block_size)
             self._live.hits.note(predicted, cached_tokens)
+        self._place()
+
+    def _place(self) -> None:
         if not self._placed:
             self._placed = True
-            self._engine.place(self._live, self._prompt)
+            self._room = self._engine.place(self._live, self._prompt)
+            if self._closed:
+                self._leave_room()
+
+    def _leave_room(self) -> None:
+        if self._room is not None:
+            self._room.close()
 
     def connect_failed(self) -> None:
         """The worker could not be reached: count it against the registration that was chosen.
@@ -173,6 +191,7 @@ class Reservation:
         if self._serving is None and not self._closed:
             self._closed = True
             self._booking.close()
+            self._leave_room()
             self._request.forget(self)
 
     def __enter__(self) -> Self:
