@@ -52,7 +52,8 @@ class PositionalIndex:
     """Coverage in one flat dictionary: sequence hash -> the ranks that hold that block.
 
     A prompt is looked up block by block from its root, so holes are seen as holes; an entry
-    goes with its last holder. It keeps no leases: wrap it, `LeaseTable(PositionalIndex(16))`.
+    goes with its last holder. It keeps neither leases nor dumps: wrap it,
+    `LeaseTable(PositionalIndex(16))`. About 380 bytes a (rank, block).
 
     Args:
         block_size: Tokens a block.
@@ -169,7 +170,13 @@ class PositionalIndex:
     def expire(
         self, now: float, limit: int = 512, ranks: Collection[Rank] | None = None
     ) -> Expired:
-        """Nothing ever ends by itself here. O(1)."""
+        """Nothing ever ends by itself here. O(1).
+
+        Raises:
+            ValueError: `limit` is below 1.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be >= 1, got {limit}")
         return Expired(0, 0, math.inf)
 
     def drop(self, worker_id: str, dp_rank: int | None = None) -> int:

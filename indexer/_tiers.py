@@ -99,7 +99,7 @@ class TierIndex:
 
     A store in a slower tier may name a parent that this rank holds in any tier, since engines
     offload a child before its parent. For that, the names of confirmed device blocks are kept
-    here a second time (about 150 bytes a block). Leases live on the device only.
+    here a second time (about 180 bytes a block). Leases live on the device only.
 
     Args:
         device: The index of the device tier, empty; written by this index only.

@@ -4,15 +4,20 @@ Run it against a backend of yours: name a fixture `make_index` and collect the c
 
     from tests.indexer.contract import CoverageContract as TestMyCoverage
     from tests.indexer.contract_leases import LeaseContract as TestMyLeases
+    from tests.indexer.contract_long import LongContract as TestMyLongChains
+    from tests.indexer.contract_ranks import NameContract as TestMyNames
+    from tests.indexer.contract_ranks import OverlapContract as TestMyOverlaps
+    from tests.indexer.contract_ranks import RankContract as TestMyRanks
 
     @pytest.fixture
     def make_index():
         return lambda: LeaseTable(MyIndex(16))
 
 `make_index()` answers an empty index of 16 tokens a block with the methods of `ContractIndex`.
-A backend without leases of its own takes part through `LeaseTable`, which brings the names,
-the digest and the statistics along, or skips `LeaseContract`.
-The definitions behind these tests stand in `tests/indexer/oracle.py`.
+A backend without leases of its own takes part through `LeaseTable`, which brings leases, names,
+digest, statistics and dumps along (`tests/indexer/backends.py` has one in twenty lines), or leaves
+`LeaseContract` out. `DumpContract` wants a fixture `make_dumped`. The definitions behind all of
+this stand in `tests/indexer/oracle.py`; `tests/indexer/machines.py` compares step by step.
 """
 
 from collections.abc import Callable, Sequence

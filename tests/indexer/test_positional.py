@@ -80,6 +80,8 @@ def test_lease_is_refused_by_name_and_nothing_ever_expires() -> None:
     with pytest.raises(MutationInvalid, match="LeaseTable"):
         index.apply(guess(A, FIVE))
     assert index.expire(1e9) == Expired(0, 0, float("inf"))
+    with pytest.raises(ValueError, match="got 0"):
+        index.expire(1e9, limit=0)
     assert index.statistics().ranks == 0
 
 
