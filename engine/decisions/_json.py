@@ -74,6 +74,8 @@ def _deeper_than(levels: int, value: Json) -> bool:
     level: list[Json] = [value]
     for _ in range(levels):
         level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
     return any(isinstance(item, dict | list) for item in level)
 
 

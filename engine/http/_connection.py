@@ -12,6 +12,7 @@ and still wants its answer.
 # flake8: noqa: ASYNC910 - steps of one task; which of them waits depends on what has arrived
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TypeAlias
@@ -59,7 +60,12 @@ class Bodies:
 
 
 class Connection:
-    """Serves one stream until either side is done with it."""
+    """Serves one stream until either side is done with it.
+
+    One scope bounds all that the server side waits for, and its deadline moves along: a scope for
+    each wait would cost more than parsing a request. Whatever ends it early ends the connection;
+    `_last_words` is what the client is told then.
+    """
 
     def __init__(
         self,
@@ -76,18 +82,27 @@ class Connection:
         self._bodies = bodies
         self._inbox = Inbox(limits.pipelined_bytes)
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._scope = trio.CancelScope()
+        self._last_words: int | HttpResponse | None = None  # a status, or a whole response
         self._stopping = False
-        self._body_bytes = 0  # of the current request, as counted in `bodies`
+        self._idle = False  # waits for the next request
+        self._handling = False  # the handler runs
+        # Of the current request:
+        self._bodiless = False  # a HEAD, so the response has no body on the wire
+        self._sent_bytes = 0  # of its body, before decoding
+        self._body_bytes = 0  # of its body, as counted in `bodies`
         self._body_deadline = 0.0
-        self._idle: trio.CancelScope | None = None  # waits for the next request
-        self._handling: trio.CancelScope | None = None  # runs the handler
 
     async def serve(self) -> None:
         """Serve requests until the client leaves, a limit ends the connection, or `stop`."""
         try:
             async with self._stream, trio.open_nursery() as nursery:
-                nursery.start_soon(self._read)
-                await self._serve_requests()
+                nursery.start_soon(self._read, nursery.cancel_scope)
+                with self._scope:
+                    await self._serve_requests()
+                if self._scope.cancelled_caught and self._last_words is not None:
+                    with trio.move_on_after(self._limits.send_seconds):
+                        await self._turn_away(self._last_words)
                 nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError:
             pass  # the client went away while we were sending
@@ -95,15 +110,15 @@ class Connection:
     def stop(self) -> None:
         """Take no further request; one that is being served is finished."""
         self._stopping = True
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._idle:
+            self._scope.cancel()
 
     def cut(self) -> None:
         """Cancel the handler that still runs; its client is told that the server stops."""
-        if self._handling is not None:
-            self._handling.cancel()
+        if self._handling:
+            self._scope.cancel()
 
-    async def _read(self) -> None:
+    async def _read(self, everything: trio.CancelScope) -> None:
         while True:
             try:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
@@ -113,8 +128,8 @@ class Connection:
                 break
             await self._inbox.put(data)
         # Cancelled first: a handler that waits for its body must not find a broken one instead.
-        if self._handling is not None:
-            self._handling.cancel()
+        if self._handling:
+            everything.cancel()
         self._inbox.end()
 
     async def _serve_requests(self) -> None:
@@ -123,11 +138,9 @@ class Connection:
             try:
                 head = await self._head(patience_seconds)
             except h11.RemoteProtocolError as error:
-                if self._inbox.ended:
-                    return None
-                return await self._turn_away(error.error_status_hint)
-            except BodyLate:
-                return await self._turn_away(408)
+                if not self._inbox.ended:
+                    await self._turn_away(error.error_status_hint)
+                return
             if head is None or not await self._exchange(head):
                 return
             patience_seconds = self._limits.idle_seconds
@@ -136,39 +149,31 @@ class Connection:
         """The next request line and headers, `None` when no more requests come."""
         event: object = self._h11.next_event()
         if event is h11.NEED_DATA:
-            with trio.CancelScope(relative_deadline=patience_seconds) as self._idle:
-                self._h11.receive_data(await self._inbox.take())
-            if self._idle.cancelled_caught:
-                return None
-            self._idle = None
-            event = await self._finish_head(self._h11.next_event())
-        if not isinstance(event, h11.Request):
-            return None
-        if sum(len(name) + len(value) + 4 for name, value in event.headers) > (
-            self._limits.head_bytes
-        ):
-            raise h11.RemoteProtocolError("headers too large", error_status_hint=431)
-        return event
-
-    async def _finish_head(self, event: object) -> object:
-        if event is not h11.NEED_DATA:
-            return event
-        with trio.move_on_after(self._limits.head_seconds):
-            return await self._event()
-        raise BodyLate(self._limits.head_seconds)
-
-    async def _event(self) -> object:
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            self._idle = True
+            self._scope.deadline = trio.current_time() + patience_seconds
             self._h11.receive_data(await self._inbox.take())
-        return event
+            self._idle = False
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                self._last_words = 408
+                self._scope.deadline = trio.current_time() + self._limits.head_seconds
+                while (event := self._h11.next_event()) is h11.NEED_DATA:
+                    self._h11.receive_data(await self._inbox.take())
+                self._last_words = None
+            self._scope.deadline = math.inf
+        return event if isinstance(event, h11.Request) else None
 
     async def _exchange(self, head: h11.Request) -> bool:
         """One request and its response; whether the connection can carry another."""
-        path, _, query = head.target.decode("ascii").partition("?")
         headers = tuple(head.headers)
+        if sum(len(name) + len(value) + 4 for name, value in headers) > self._limits.head_bytes:
+            await self._turn_away(431)
+            return False
+        path, _, query = head.target.decode("ascii").partition("?")
         request = HttpRequest(
             head.method.decode("ascii"), path, query, headers, lambda: self._body(request)
         )
+        self._bodiless, self._sent_bytes = request.method == "HEAD", 0
         self._body_deadline = trio.current_time() + self._limits.body_seconds
         self._inbox.watch(not any(name in _FRAMING for name, _ in headers))
         try:
@@ -176,7 +181,7 @@ class Connection:
             if response is None:
                 return False
             self._skim()
-            await self._respond(response, bodiless=request.method == "HEAD")
+            await self._respond(response)
         finally:
             self._bodies.give_back(self._body_bytes)
             self._body_bytes = 0
@@ -185,22 +190,24 @@ class Connection:
 
     async def _handled(self, request: HttpRequest) -> HttpResponse | None:
         """The handler's response, or ours in its place; `None` when the client has left."""
-        response = None
+        if self._inbox.ended:  # while nothing was there to cancel
+            return None
+        self._handling, self._last_words = True, 503
         try:
-            with trio.CancelScope() as self._handling:
-                if self._inbox.ended:  # it ended before there was a scope to cancel
-                    return None
-                response = await self._handler(request)
+            response = await self._handler(request)
         except HttpError as error:
             response = self._refuse(error.status)
         except Exception:
             _log.exception("handler failed on %s %s", request.method, request.path)
             response = self._refuse(500)
         finally:
-            self._handling = None
-        if self._inbox.ended:
-            return None
-        return response or self._refuse(503)  # cut short by stopping
+            self._handling = False
+        if self._scope.cancel_called:
+            # Cut in the moment between the handler's end and now: send it from outside the scope.
+            self._last_words = response
+            await trio.lowlevel.checkpoint()
+        self._last_words = None
+        return response
 
     async def _body(self, request: HttpRequest) -> bytes:
         limits = self._limits
@@ -210,27 +217,31 @@ class Connection:
             raise BodyTooLarge(limits.body_bytes)
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        with trio.CancelScope(deadline=self._body_deadline):
-            try:
-                body = await self._collect(decode)
-            except h11.RemoteProtocolError as error:
-                raise BodyBroken("body framing is broken") from error
-            self._inbox.watch(True)
-            return body
-        raise BodyLate(limits.body_seconds)
-
-    async def _collect(self, decode: Decoder) -> bytes:
         pieces: list[bytes] = []
-        sent_bytes = 0
-        while isinstance(event := await self._event(), h11.Data):
-            sent_bytes += len(event.data)
-            if sent_bytes > self._limits.body_bytes:
-                raise BodyTooLarge(self._limits.body_bytes)
-            pieces.append(decode.feed(bytes(event.data)))
-            self._bodies.take(len(pieces[-1]))
-            self._body_bytes += len(pieces[-1])
+        if not self._gather(decode, pieces):
+            with trio.CancelScope(deadline=self._body_deadline) as scope:
+                self._h11.receive_data(await self._inbox.take())
+                while not self._gather(decode, pieces):
+                    self._h11.receive_data(await self._inbox.take())
+            if scope.cancelled_caught:
+                raise BodyLate(limits.body_seconds)
         decode.finish()
+        self._inbox.watch(True)
         return b"".join(pieces)
+
+    def _gather(self, decode: Decoder, pieces: list[bytes]) -> bool:
+        """Decode what has arrived; whether the body is complete."""
+        try:
+            while isinstance(event := self._h11.next_event(), h11.Data):
+                self._sent_bytes += len(event.data)
+                if self._sent_bytes > self._limits.body_bytes:
+                    raise BodyTooLarge(self._limits.body_bytes)
+                pieces.append(decode.feed(bytes(event.data)))
+                self._bodies.take(len(pieces[-1]))
+                self._body_bytes += len(pieces[-1])
+        except h11.RemoteProtocolError as error:
+            raise BodyBroken("body framing is broken") from error
+        return event is not h11.NEED_DATA
 
     def _skim(self) -> None:
         """Step over a body that the handler left unread, as far as it is here already."""
@@ -244,11 +255,13 @@ class Connection:
         except h11.RemoteProtocolError:
             return  # the connection closes after this response
 
-    async def _turn_away(self, status: int) -> None:
-        await self._respond(self._refuse(status), bodiless=False)
+    async def _turn_away(self, answer: int | HttpResponse) -> None:
+        self._last_words = None
+        response = self._refuse(answer) if isinstance(answer, int) else answer
+        await self._respond(response)
         await self._next_cycle()
 
-    async def _respond(self, response: HttpResponse, *, bodiless: bool) -> None:
+    async def _respond(self, response: HttpResponse) -> None:
         headers = [
             ("content-type", response.content_type),
             ("content-length", str(len(response.body))),
@@ -260,16 +273,15 @@ class Connection:
         events: list[h11.Event] = [
             h11.Response(status_code=response.status, headers=headers, reason=reason)
         ]
-        if response.body and not bodiless:
+        if response.body and not self._bodiless:
             events.append(h11.Data(data=response.body))
         await self._send(*events, h11.EndOfMessage())
 
     async def _send(self, *events: h11.Event) -> None:
         data = b"".join(self._h11.send(event) or b"" for event in events)
-        with trio.move_on_after(self._limits.send_seconds) as scope:
-            await self._stream.send_all(data)
-        if scope.cancelled_caught:
-            raise trio.BrokenResourceError("client reads too slowly")
+        self._scope.deadline = trio.current_time() + self._limits.send_seconds
+        await self._stream.send_all(data)
+        self._scope.deadline = math.inf
 
     async def _next_cycle(self) -> bool:
         """Whether another request may follow; if not, let the client read its response."""
