@@ -45,13 +45,13 @@ class LeaseStatistics:
         ranks: Ranks that stored something since they were last dropped.
         blocks: (rank, block) pairs held, confirmed and leased.
         leased_blocks: Those of them that a lease holds.
-        timer_entries: Armed timers; at most one a leased block, however often it was refreshed.
+        timers: Armed timers; at most one a leased block, however often it was refreshed.
     """
 
     ranks: int
     blocks: int
     leased_blocks: int
-    timer_entries: int
+    timers: int
 
 
 class LeaseTable:
@@ -235,7 +235,7 @@ class LeaseTable:
             ranks=len(held),
             blocks=sum(map(len, held)),
             leased_blocks=sum(len(h.leases.deadlines) for h in held),
-            timer_entries=sum(len(h.leases.armed) for h in held),
+            timers=sum(len(h.leases.armed) for h in held),
         )
 
     def check(self) -> None:

@@ -35,7 +35,7 @@ class Watched(PositionalIndex):
 
 def timers(table: LeaseTable) -> int:
     table.check()
-    return table.statistics().timer_entries
+    return table.statistics().timers
 
 
 @pytest.mark.parametrize("tick", [0.0, -1.0, math.inf, math.nan])
