@@ -1,9 +1,9 @@
 """Batches of every published encoding to canonical events. No I/O; needs msgspec.
 
-Two steps: the envelope keeps each event encoded, then each event is read alone, so an event that
-cannot be read costs neither its siblings nor the stream. Whether an event is a map or an array
-shows in its first byte, and each shape has a decoder of its own, since msgspec refuses a union
-of the two.
+A batch that is all well formed is read in one go. If that fails, in two steps: the envelope keeps
+each event encoded, then each event is read alone, so an event that cannot be read costs neither
+its siblings nor the stream. Whether an event is a map or an array shows in its first byte, and
+each shape has a decoder of its own, since msgspec refuses a union of the two.
 """
 
 from array import array
@@ -94,10 +94,23 @@ class _ListCleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
     pass
 
 
+class _Maps(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_MapStored | _MapRemoved | _MapCleared]
+    data_parallel_rank: int | None = None
+
+
+class _Lists(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_ListStored | _ListRemoved | _ListCleared]
+    data_parallel_rank: int | None = None
+
+
 _list_batch = msgspec.msgpack.Decoder(_ListBatch)
 _map_batch = msgspec.msgpack.Decoder(_MapBatch)
 _map_event = msgspec.msgpack.Decoder(_MapStored | _MapRemoved | _MapCleared)
 _list_event = msgspec.msgpack.Decoder(_ListStored | _ListRemoved | _ListCleared)
+_well_formed = (msgspec.msgpack.Decoder(_Maps), msgspec.msgpack.Decoder(_Lists))
 _integers = msgspec.msgpack.Decoder(list[int])
 _pairs = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -114,6 +127,45 @@ def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
 
     Cost: O(bytes), without the token ids. Never a checkpoint.
     """
+    for decoder in _well_formed:
+        try:
+            whole: Any = decoder.decode(payload)
+            events = _canonical_all(whole.events, limit_hashes)
+        except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid):
+            continue
+        return Batch(whole.ts, events, whole.data_parallel_rank)
+    return _decode_each(payload, limit_hashes)
+
+
+def _canonical_all(given: list[Any], limit_hashes: int) -> list[Event]:
+    """All events of a well-formed batch.
+
+    Engines announce removals block by block, so removals that follow each other become one.
+    """
+    events: list[Event] = []
+    run: list[int] | None = None
+    like: Any = None
+    for event in given:
+        kind = type(event)
+        if kind is not _MapRemoved and kind is not _ListRemoved:
+            run = None
+        elif (
+            run is not None
+            and (event.medium, event.group_idx, event.locality) == like
+            and len(event.block_hashes) <= limit_hashes
+        ):
+            run += _hashes(event.block_hashes)
+            continue
+        canonical = _canonical(event, limit_hashes)
+        events.append(canonical)
+        if type(canonical) is Removed:
+            run = canonical.hashes
+            like = (event.medium, event.group_idx, event.locality)
+    return events
+
+
+def _decode_each(payload: bytes, limit_hashes: int) -> Batch:
+    """The second way: something in the batch is odd."""
     try:
         envelope = _envelope(payload)
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -162,20 +214,22 @@ def _is_array(data: Any) -> bool:
 def _event(raw: msgspec.Raw, limit_hashes: int) -> Event:
     try:
         event: Any = (_list_event if _is_array(raw) else _map_event).decode(raw)
-        kind = type(event)
-        if kind is _MapCleared or kind is _ListCleared:
-            return Cleared()
-        hashes = _hashes(event.block_hashes)
-        if len(hashes) > limit_hashes:
-            stored = kind is _MapStored or kind is _ListStored
-            return Unreadable(f"{len(hashes)} hashes, at most {limit_hashes}", harmless=stored)
-        if kind is _MapStored:
-            return _map_stored(event, hashes)
-        if kind is _ListStored:
-            return _list_stored(event, hashes)
-        return Removed(hashes, _medium(event.medium, event.locality), event.group_idx or 0)
+        return _canonical(event, limit_hashes)
     except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid) as error:
         return _unread(raw, str(error))
+
+
+def _canonical(event: Any, limit_hashes: int) -> Event:
+    kind = type(event)
+    if kind is _MapCleared or kind is _ListCleared:
+        return Cleared()
+    stored = kind is _MapStored or kind is _ListStored
+    hashes = _hashes(event.block_hashes)
+    if len(hashes) > limit_hashes:
+        return Unreadable(f"{len(hashes)} hashes, at most {limit_hashes}", harmless=stored)
+    if not stored:
+        return Removed(hashes, _medium(event.medium, event.locality), event.group_idx or 0)
+    return _map_stored(event, hashes) if kind is _MapStored else _list_stored(event, hashes)
 
 
 def _unread(raw: msgspec.Raw, reason: str) -> Event:
@@ -205,7 +259,7 @@ def _hashes(values: list[int | bytes]) -> list[int]:
 def _medium(medium: str | None, locality: str | None) -> str:
     if locality is not None and locality.upper() == "REMOTE":
         return "REMOTE"
-    return medium.upper() if medium else "GPU"
+    return "GPU" if medium is None or medium == "GPU" else medium.upper()
 
 
 def _map_stored(event: _MapStored, hashes: list[int]) -> Event:

@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Blocks left the cache. One announcement undoes one `Stored` of the same block."""
+    """Blocks left the cache. Each hash, also a repeated one, undoes one `Stored` of its block."""
 
     hashes: list[int]
     medium: str = "GPU"

@@ -22,6 +22,7 @@ from kvlanes.indexer import Clear, Mutation, Rank, Remove, Store, block_hashes, 
 
 Identity: TypeAlias = tuple[str | None, str | None]
 _BASE: Identity = (None, None)
+_NOT_HELD = -1
 
 _TIERS = {
     "GPU": "device",
@@ -201,12 +202,13 @@ class Ledger:
             self.counts.non_dense += 1
             return None
         adapter, namespace = identity
+        keys = [_keys(names) for names in event.keys[: len(event.hashes)]] if event.keys else None
         return block_hashes(
             tokens,
             self.block_size,
             adapter=adapter,
             namespace=namespace,
-            multimodal=[_keys(names) for names in event.keys[: len(event.hashes)]] or None,
+            multimodal=keys,
             overlapping=overlapping,
         )
 
@@ -251,15 +253,20 @@ class Ledger:
         if event.group != (self._group or 0):
             self.counts.other_groups += 1
             return
-        gone = [block for block in event.hashes if self._release(block)]
-        if not gone:
-            return
-        self.counts.removed_blocks += len(gone)
-        last = mutations[-1] if mutations else None
-        if isinstance(last, Remove) and isinstance(last.sequence_hashes, list):
-            last.sequence_hashes.extend(gone)  # engines remove block by block: one walk for all
-        else:
+        gone = self._leave(event.hashes)
+        if gone:
+            self.counts.removed_blocks += len(gone)
             mutations.append(Remove(self.rank, gone))
+
+    def _leave(self, hashes: list[int]) -> list[int]:
+        """Undo one announcement of each; the blocks for which it was the last."""
+        parents = self._parents
+        if self._ambiguous or self._identities or not self._extra.keys().isdisjoint(hashes):
+            return [block for block in hashes if self._release(block)]
+        # Most removals: plain blocks that were announced once.
+        gone = [block for block in hashes if parents.pop(block, _NOT_HELD) != _NOT_HELD]
+        self.counts.unknown_removals += len(hashes) - len(gone)
+        return gone
 
     def _release(self, block: int) -> bool:
         """Undo one announcement; whether it was the last."""

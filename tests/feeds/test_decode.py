@@ -47,7 +47,7 @@ VLLM: list[list[Any]] = [
         Stored([PROMOTED], None, list(range(4000, 4032)), 32, group=2),
     ],
     [Stored([*A, GROWN], None, BASE + list(range(2000, 2016)), 16)],
-    [Removed([block]) for block in [*A[::-1], GROWN, *A[::-1]]],
+    [Removed([*A[::-1], GROWN, *A[::-1]])],
     [Cleared()],
 ]
 

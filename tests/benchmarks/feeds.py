@@ -1,0 +1,201 @@
+"""What following an engine costs, beside receiving its frames and doing nothing with them.
+
+    python -m tests.benchmarks.feeds
+
+A process of its own sends prepared batches as fast as they are taken. The same frames are first
+only received, then followed: decoded, hashed and applied to a `RadixIndex` through a lane. Then
+they are sent at half the rate at which they can be followed, while a ticker in the same loop
+notes how late it wakes.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import trio
+import zmq
+
+from kvlanes.engine.feeds import LaneSink, VllmEvents
+from kvlanes.engine.feeds._socket import Receiver, subscriber, zmq_context
+from kvlanes.indexer import RadixIndex
+from kvlanes.nursery import open_lanes
+
+BLOCK_SIZE = 16
+ROUNDS = 5
+MIXES = {"1 block": (1, 20_000), "8 blocks": (8, 10_000), "39 blocks": (39, 4_000)}
+"""Blocks stored, and as many removed, a batch; and batches a run."""
+
+
+# -- the sending process
+
+
+def batches(blocks: int, count: int) -> Iterator[bytes]:
+    """Stores of new prompts; once 500 are held, each batch also gives up the oldest."""
+    for at in range(count):
+        names = [at << 16 | block for block in range(1, blocks + 1)]
+        events: list[Any] = [
+            {
+                "type": "BlockStored",
+                "block_hashes": names,
+                "parent_block_hash": None,
+                "token_ids": [at, *range(1, blocks * BLOCK_SIZE)],
+                "block_size": BLOCK_SIZE,
+                "lora_id": None,
+                "medium": "GPU",
+                "lora_name": None,
+                "extra_keys": [None] * blocks,
+                "group_idx": 0,
+            }
+        ]
+        if at >= 500:
+            # One event a block, leaf first, as vLLM writes them.
+            events += [
+                {
+                    "type": "BlockRemoved",
+                    "block_hashes": [(at - 500) << 16 | block],
+                    "medium": "GPU",
+                }
+                for block in range(blocks, 0, -1)
+            ]
+        yield msgspec.msgpack.encode([float(at), events, 0])
+
+
+def send(blocks: int, count: int, rate: float) -> None:
+    """Send to whoever subscribes first, `rate` batches a second, 0 for as fast as they go."""
+    payloads = list(batches(blocks, count))
+    socket = zmq.Context.instance().socket(zmq.XPUB)
+    socket.setsockopt(zmq.XPUB_NODROP, 1)  # a full queue makes it wait: no frame is lost
+    socket.bind("tcp://127.0.0.1:*")
+    print(socket.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0"), flush=True)
+    socket.recv()
+    begun = time.perf_counter()
+    for at, payload in enumerate(payloads):
+        if rate:
+            # In steps of 2 ms, as an engine publishes its steps.
+            due = begun + at // max(1, int(rate / 500)) * 0.002
+            time.sleep(max(0.0, due - time.perf_counter()))
+        while True:
+            try:
+                socket.send_multipart([b"", at.to_bytes(8, "big"), payload])
+                break
+            except zmq.Again:
+                time.sleep(0.0001)
+    sys.stdin.readline()
+
+
+class Sender:
+    """The sending process."""
+
+    def __init__(self, blocks: int, count: int, rate: float = 0.0) -> None:
+        command = [sys.executable, "-m", "tests.benchmarks.feeds", "send"]
+        self._process = subprocess.Popen(
+            [*command, str(blocks), str(count), str(rate)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.endpoint = self._process.stdout.readline().strip()
+
+    def stop(self) -> None:
+        self._process.communicate("\n")
+
+
+# -- this process
+
+
+async def received(endpoint: str, count: int) -> float:
+    """Batches a second that can be received, from the first to the last."""
+    with zmq_context() as context:
+        socket = subscriber(context, 2**26, None)
+        socket.subscribe("")
+        receiver = Receiver(socket)
+        socket.connect(endpoint)
+        await receiver.receive()
+        begun = time.perf_counter()
+        for _ in range(count - 1):
+            await receiver.receive()
+        seconds = time.perf_counter() - begun
+        receiver.close()
+    return count / seconds
+
+
+async def followed(endpoint: str, count: int, ticks: list[float] | None = None) -> float:
+    """Batches a second that can be followed, from the first to the last."""
+    async with (
+        open_lanes(lambda: RadixIndex(BLOCK_SIZE)) as lanes,
+        trio.open_nursery() as nursery,
+    ):
+        sink = LaneSink(lanes, "w0", block_size=BLOCK_SIZE)
+        nursery.start_soon(VllmEvents(endpoint).run, sink)
+        while not sink.feeds:
+            await trio.lowlevel.checkpoint()
+        feed = sink.feeds[0]
+        await feed.until(lambda feed: feed.counts.batches > 0)
+        begun, first = time.perf_counter(), feed.counts.batches
+        if ticks is not None:
+            nursery.start_soon(tick, ticks)
+        while feed.counts.batches < count:  # `until` would wake this task for every batch
+            await trio.sleep(0.002)  # noqa: ASYNC110
+        seconds = time.perf_counter() - begun
+        assert feed.counts.losses == 0
+        nursery.cancel_scope.cancel()
+    return (count - first) / seconds
+
+
+async def tick(late: list[float]) -> None:
+    """Wake every millisecond, and note how much too late."""
+    while True:
+        due = trio.current_time() + 0.001
+        await trio.sleep_until(due)
+        late.append(trio.current_time() - due)
+
+
+def rates(blocks: int, count: int) -> tuple[float, float]:
+    """Medians of receiving and of following, in alternation."""
+    measured: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for run, into in zip((received, followed), measured):
+            sender = Sender(blocks, count)
+            into.append(trio.run(run, sender.endpoint, count))
+            sender.stop()
+    return statistics.median(measured[0]), statistics.median(measured[1])
+
+
+def lateness(blocks: int, count: int, rate: float) -> tuple[float, float]:
+    """Median and 99th percentile of a ticker's lateness in ms."""
+    late: list[float] = []
+    sender = Sender(blocks, min(count, int(3 * rate)), rate)
+    trio.run(followed, sender.endpoint, min(count, int(3 * rate)), late)
+    sender.stop()
+    cuts = statistics.quantiles(late, n=100)
+    return 1e3 * cuts[49], 1e3 * cuts[98]
+
+
+def main() -> None:
+    print(
+        "batches/s        received  followed   share (T10: >= 30 %)   late p50, p99 ms (T11: <= 5)"
+    )
+    for name, (blocks, count) in MIXES.items():
+        raw, full = rates(blocks, count)
+        p50, p99 = lateness(blocks, count, full / 2)
+        print(
+            f"{name:<14} {raw:>10,.0f} {full:>9,.0f} {full / raw:>7.0%}"
+            f" {'':>22} {p50:>6.2f} {p99:>6.2f}",
+            flush=True,
+        )
+
+
+def run(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["send"]:
+        send(int(arguments[1]), int(arguments[2]), float(arguments[3]))
+    else:
+        main()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])
