@@ -36,7 +36,6 @@ class Holder:
         self.segments[node] = deadline
         self.blocks += len(node.edge) >> 3
         if deadline < NEVER:
-            self.timers.live += 1
             self.timers.arm(node, deadline)
 
     def extend(self, node: Node, deadline: float) -> None:
@@ -81,7 +80,6 @@ class Holder:
         deadline = self.segments[node]
         self.segments[part] = deadline
         if deadline < NEVER:
-            self.timers.live += 1
             self.timers.arm(part, deadline)
 
     def merge(self, part: Node) -> None:

@@ -33,32 +33,39 @@ def lease_chain(tree: SegmentTree, holder: Holder, blocks: bytes, deadline: floa
                 holder.extend(child, deadline)
         return counted(0, end >> 3)
     at = applied = 0
-    while child is not None:
-        edge = child.edge
-        size = len(edge)
-        held = child.held & bit
-        if not blocks.startswith(edge, at):
-            size = common(edge, blocks, at)
-            if not held or deadline > segments[child] or at + size < end:
-                child = tree.split(child, size)
-        if not held:
-            holder.lease(child, deadline)
+    while True:
+        if child is None:
+            child = tree.grow(node, blocks[at:])
+            size, before = end - at, None
+        else:
+            size, before = len(child.edge), segments.get(child)
+            if not blocks.startswith(child.edge, at):
+                size = common(child.edge, blocks, at)
+                if before is None or deadline > before or at + size < end:
+                    child = tree.split(child, size)
+        if before is None:
             applied += size
-        elif deadline > segments[child]:
-            holder.extend(child, deadline)
+            child.held |= bit
+            segments[child] = deadline
+            if deadline < NEVER:
+                holder.timers.arm(child, deadline)
+        elif deadline > before:
+            if deadline < NEVER:
+                segments[child] = deadline
+            else:
+                holder.extend(child, deadline)
         if node.only is child and node.held == child.held and tree.alike(node):
             child = tree.merge(node)
         at += size
         node = child
         if at >= end:
             break
-        child = node.child(blocks, at)
-    else:
-        applied += end - at
-        leaf = tree.grow(node, blocks[at:])
-        holder.lease(leaf, deadline)
-        if node.held != leaf.held:
-            return counted(applied >> 3, (end - applied) >> 3)
+        child = node.only
+        if child is None:
+            child = node.kids.get(blocks[at : at + 8])
+        elif not child.edge.startswith(blocks[at : at + 8]):
+            child = None
+    holder.blocks += applied >> 3
     if node.only is not None and tree.alike(node):
         tree.merge(node)
     return counted(applied >> 3, (end - applied) >> 3)
@@ -87,7 +94,7 @@ def expire(tree: SegmentTree, holder: Holder, now: float, limit: int) -> tuple[i
                 timers.live -= 1
                 tree.lapse(holder, node)
             elif deadline < NEVER:
-                timers.arm(node, deadline, after=now)
+                timers.arm_again(node, deadline, now)
             else:
                 timers.stale -= 1
         if not bucket:

@@ -94,7 +94,10 @@ def common(edge: bytes, blocks: bytes, at: int) -> int:
     """
     if blocks.startswith(edge, at):
         return len(edge)
-    low, high = 0, min(len(edge), len(blocks) - at) >> 3
+    first = blocks[at : at + 8]
+    if not first or not edge.startswith(first):
+        return 0
+    low, high = 1, min(len(edge), len(blocks) - at) >> 3
     while low < high:
         middle = (low + high + 1) >> 1
         if blocks.startswith(edge[low << 3 : middle << 3], at + (low << 3)):

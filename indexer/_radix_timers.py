@@ -36,18 +36,23 @@ class Timers:
         self.live = 0  # leases that end, each with an entry
         self.stale = 0  # entries whose lease is gone
 
-    def arm(self, node: Node, deadline: float, after: float = -math.inf) -> None:
-        """Put an entry where it is met at or after `deadline`, and later than `after`."""
+    def arm(self, node: Node, deadline: float) -> None:
+        """A lease that will end by itself: put its entry where it is met at its deadline."""
+        self.live += 1
         tick = math.ceil(deadline / self.tick_seconds)
-        # Rounding may put a tick's time before the deadline that it was computed from.
-        if tick * self.tick_seconds <= after:
-            tick += 1
         bucket = self.buckets.get(tick)
         if bucket is None:
             self.buckets[tick] = [node]
             heappush(self.ticks, tick)
         else:
             bucket.append(node)
+
+    def arm_again(self, node: Node, deadline: float, now: float) -> None:
+        """An entry was met before its deadline: put it where it is met later than `now`."""
+        # Rounding may put a tick's time before the deadline that it was computed from.
+        early = math.ceil(deadline / self.tick_seconds) * self.tick_seconds <= now
+        self.arm(node, deadline + self.tick_seconds if early else deadline)
+        self.live -= 1
 
     def drop_first(self, bucket: list[Node]) -> None:
         """Drop the earliest bucket, which is empty, unless a compaction already did."""
