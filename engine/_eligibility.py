@@ -5,7 +5,7 @@ from collections.abc import Collection
 import attrs
 
 from kvlanes.engine._registry import LiveRank, Registry
-from kvlanes.engine.selection import Field, LoadState
+from kvlanes.engine.selection import Field, LoadRows
 from kvlanes.indexer import Rank
 
 
@@ -71,11 +71,14 @@ class Candidates:
     """The ranks that may be chosen now, and why the others may not."""
 
     field: Field
+    rows: LoadRows
     live: tuple[LiveRank, ...]
     excluded: dict[str, str]
 
-    def states(self) -> list[LoadState]:
-        return [live.book.state for live in self.live]
+    def follow(self) -> None:
+        """Have the books keep the rows up to date, so that these candidates can be kept."""
+        for position, live in enumerate(self.live):
+            live.book.show(self.rows, position)
 
 
 class Eligibility:
@@ -97,10 +100,11 @@ class Eligibility:
         """O(1) while nobody is excluded and the request has no wishes, else O(ranks)."""
         if wishes is not ANY:
             return self._filter(now, wishes)
-        if self._everyone is None or self._version != self._registry.version:
+        if self._version != self._registry.version or self._everyone is None:
             found = self._filter(now, ANY)
-            self._everyone = None if found.excluded else found
-            self._version = self._registry.version
+            if not found.excluded:
+                found.follow()
+                self._everyone, self._version = found, self._registry.version
             return found
         return self._everyone
 
@@ -118,7 +122,8 @@ class Eligibility:
                 excluded[str(name)] = "not registered"
         own = {live.rank: live.member.worker.tier_weights for live in lives}
         tiers = {rank: weights for rank, weights in own.items() if weights is not None}
-        return Candidates(Field(own, tiers), tuple(lives), excluded)
+        rows = LoadRows(live.book.state for live in lives)
+        return Candidates(Field(own, tiers), rows, tuple(lives), excluded)
 
     def retry_after_seconds(self, now: float) -> float:
         """When an ejection ends at the earliest; a second when time alone changes nothing."""

@@ -5,6 +5,7 @@ booking, a placement) refers to that life, so what comes late for a rank that le
 was registered anew finds an object that nobody reads any more.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
@@ -33,6 +34,7 @@ class LiveRank:
         fed: Whether engine events arrive for it.
         fed_at: When the last one did, or when this life began, on Trio's clock.
         pool_blocks: Size of its modelled block pool, `None` while leases stand in for it.
+        label: Its name in the digest.
     """
 
     rank: Rank
@@ -45,6 +47,11 @@ class LiveRank:
     fed: bool = False
     fed_at: float = attrs.field(factory=trio.current_time)
     pool_blocks: int | None = None
+    label: bytes = attrs.field(init=False)
+
+    @label.default
+    def _label(self) -> bytes:
+        return f"{self.rank}\n".encode()
 
 
 @attrs.define(eq=False)
@@ -73,6 +80,9 @@ class Registry:
         self._members: dict[str, Member] = {}
         self._ranks: dict[Rank, LiveRank] = {}
         self._running: RunningPrompts = {}  # written by the bookings
+        self._turns = itertools.count(
+            -(2**29)
+        )  # of ranks never chosen, in order; small, to compare fast
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -160,7 +170,7 @@ class Registry:
         self.changed()
 
     def _begin(self, rank: Rank, member: Member, attach: Callable[[Rank], Incarnation]) -> LiveRank:
-        book = RankBook(rank, self._block_size, self._weights, self._running)
+        book = RankBook(rank, self._block_size, self._weights, self._running, next(self._turns))
         live = self._ranks[rank] = LiveRank(rank, attach(rank), book, member)
         return live
 

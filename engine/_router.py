@@ -2,8 +2,8 @@
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import attrs
 import trio
 from xxhash import xxh3_64
 
@@ -17,9 +17,10 @@ from kvlanes.engine.selection import Held, Query, Selection, select
 from kvlanes.indexer import Overlap, Prompt, Rank, TieredOverlap
 from kvlanes.nursery import LaneSet
 
+NOTHING = Held()
 
-@attrs.frozen(eq=False)
-class Decision:
+
+class Decision(NamedTuple):
     """A route, and the life of the rank that it names."""
 
     route: Route
@@ -67,7 +68,7 @@ class Router:
             raise NoEligibleWorker(candidates.excluded, after)
         selection = self._select(prompt, candidates)
         live = candidates.live[selection.chosen]
-        held = selection.query.held.get(live.rank, Held())
+        held = selection.query.held.get(live.rank, NOTHING)
         source = "none" if not held.blocks else "confirmed" if live.fed else "leased"
         route = Route(live.rank, held, len(prompt), source, selection, candidates.excluded)
         return Decision(route, live, prompt)
@@ -80,8 +81,7 @@ class Router:
             held=_held(self._lanes.overlap(prompt)),
             sharing=self._registry.running(prompt.blocks),
         )
-        states = candidates.states()
-        return select(candidates.field, states, query, self._config.weights, self._draw)
+        return select(candidates.field, candidates.rows, query, self._config.weights, self._draw)
 
     def _draw(self) -> float:
         """One number a choice, from the seed and the count, so a probe draws what a route would."""
@@ -91,7 +91,7 @@ class Router:
         """Count the decision in, in the step in which it was made. O(1)."""
         prompt, live = decision.prompt, decision.live
         self._choices += 1
-        self._trail.update(f"{live.rank}\n".encode())
+        self._trail.update(live.label)
         tiers = live.member.worker.tier_weights or self._config.weights.tiers
         cached = round(tiers.cached_blocks(decision.route.held) * prompt.block_size)
         return live.book.book(prompt.blocks, max(0, prompt.token_count - cached), self._choices)

@@ -7,7 +7,7 @@ reads any more.
 
 from typing import TypeAlias
 
-from kvlanes.engine.selection import LoadState, Weights
+from kvlanes.engine.selection import LoadRows, LoadState, Weights
 from kvlanes.indexer import Rank
 
 RunningPrompts: TypeAlias = "dict[bytes, dict[RankBook, int]]"
@@ -23,19 +23,40 @@ class RankBook:
         weights: What a block, a token and a request cost.
         running: The table of running prompts, shared by all books of one registry, so that
             "who runs this already?" is one look-up however many ranks there are.
+        turn: Where the rank comes among those that were never chosen.
     """
 
-    __slots__ = ("_block_size", "_running", "_weights", "bookings", "rank", "state")
+    __slots__ = (
+        "_block_size",
+        "_position",
+        "_rows",
+        "_running",
+        "_weights",
+        "bookings",
+        "rank",
+        "state",
+    )
 
     def __init__(
-        self, rank: Rank, block_size: int, weights: Weights, running: RunningPrompts
+        self,
+        rank: Rank,
+        block_size: int,
+        weights: Weights,
+        running: RunningPrompts,
+        turn: int = 0,
     ) -> None:
         self.rank = rank
         self.bookings: dict[Booking, None] = {}  # in order of booking
-        self.state = LoadState()
+        self.state = LoadState(turn=turn)
+        self._rows: LoadRows | None = None
+        self._position = 0
         self._block_size = block_size
         self._weights = weights
         self._running = running
+
+    def show(self, rows: LoadRows, position: int) -> None:
+        """Keep one place of these rows up to date from now on, instead of any other."""
+        self._rows, self._position = rows, position
 
     def book(self, prompt: bytes, prefill_tokens: int, turn: int) -> "Booking":
         """Count one request in. O(1)."""
@@ -70,6 +91,8 @@ class RankBook:
         running = old.requests + requests
         cost = self._weights.load_cost(self._block_size, prefill, decode, running)
         self.state = LoadState(cost, prefill, decode, running, turn or old.turn)
+        if self._rows is not None:
+            self._rows.put(self._position, self.state)
 
     def check(self) -> None:
         """Assert that the counters equal a recount over the open bookings."""

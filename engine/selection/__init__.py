@@ -1,6 +1,7 @@
 """Who serves a request: pure scoring, a deterministic choice, and its explanation."""
 
 from kvlanes.engine.selection._choose import Field as Field
+from kvlanes.engine.selection._choose import LoadRows as LoadRows
 from kvlanes.engine.selection._choose import LoadState as LoadState
 from kvlanes.engine.selection._choose import Query as Query
 from kvlanes.engine.selection._choose import Selection as Selection

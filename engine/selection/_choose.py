@@ -1,16 +1,16 @@
 """Choosing a rank: a pure function of who may serve, what they do and what they hold.
 
-The common case must not cost a Python loop over hundreds of ranks, so the choice works on two
-parallel rows, the ranks and their load states, and corrects only the costs of ranks that hold
-something of the prompt. The states are immutable snapshots, which makes the `Selection` a
-record: its explanation can be computed later and still tells what was true then.
+The common case must not cost a Python loop over hundreds of ranks, so the choice works on
+parallel rows (ranks, load states, costs, turns), which it copies and scans in C, and corrects
+only the costs of ranks that hold something of the prompt. The states are immutable, which makes
+the `Selection` a record: its explanation is computed later and still tells what was true then.
 """
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-import attrs
 
 from kvlanes.engine.selection._held import Held, TierWeights
 from kvlanes.engine.selection._weights import Weights
@@ -25,7 +25,8 @@ class LoadState(NamedTuple):
         prefill_tokens: Prompt tokens booked and not yet answered by a first output.
         decode_blocks: Blocks of running requests, identical prompts counted once.
         requests: Running requests.
-        turn: When the rank was last chosen, as a count of choices; 0 for never.
+        turn: When the rank was last chosen, as a count of choices. Never chosen: 0, or a
+            negative number that says in which order the ranks came.
     """
 
     cost: float = 0.0
@@ -35,8 +36,29 @@ class LoadState(NamedTuple):
     turn: int = 0
 
 
-@attrs.frozen
-class Query:
+class LoadRows:
+    """The states of many ranks, and the two figures of each that a choice scans.
+
+    The books of the ranks may write here whenever they move; a choice copies what it keeps.
+    """
+
+    __slots__ = ("costs", "states", "turns")
+
+    def __init__(self, states: Iterable[LoadState]) -> None:
+        self.states = list(states)
+        self.costs = [state.cost for state in self.states]
+        self.turns = [state.turn for state in self.states]
+
+    def put(self, position: int, state: LoadState) -> None:
+        """One rank's state is another one now. O(1)."""
+        self.states[position] = state
+        self.costs[position] = state.cost
+        self.turns[position] = state.turn
+
+
+# `Query` and `Selection` are tuples because two of each are made for every decision: attrs sets
+# each field of a frozen class through a function call, which was a seventh of a decision.
+class Query(NamedTuple):
     """What is to be placed.
 
     Attributes:
@@ -73,8 +95,7 @@ class Field:
         self.tiers = dict(tiers or {})
 
 
-@attrs.frozen(eq=False)
-class Selection:
+class Selection(NamedTuple):
     """A choice and everything it was made from.
 
     Attributes:
@@ -106,7 +127,7 @@ class Selection:
 
 def select(
     field: Field,
-    states: Sequence[LoadState],
+    rows: LoadRows,
     query: Query,
     weights: Weights,
     draw: Callable[[], float],
@@ -115,14 +136,14 @@ def select(
 
     Args:
         field: The candidates, at least one.
-        states: Their load, in the field's order.
+        rows: Their load, in the field's order.
         query: What is to be placed.
         weights: The cost's weights.
         draw: A number in [0, 1); asked for only at a temperature above 0.
 
     Cost: O(candidates) in C, plus O(ranks that hold or share something) in Python.
     """
-    costs = [state.cost for state in states]
+    states, costs = rows.states.copy(), rows.costs.copy()
     for rank, held in query.held.items():
         i = field.position.get(rank)
         if i is not None:
@@ -133,7 +154,7 @@ def select(
             costs[i] -= query.blocks
     chosen = _sampled(costs, weights.temperature, draw()) if weights.temperature else None
     if chosen is None:
-        chosen = _cheapest(costs, states)
+        chosen = _cheapest(costs, rows.turns)
     return Selection(field, states, query, weights, costs, chosen)
 
 
@@ -145,12 +166,15 @@ def saved(
     return weights.prefill * min(raw, weights.credit(held, tiers))
 
 
-def _cheapest(costs: list[float], states: Sequence[LoadState]) -> int:
+def _cheapest(costs: list[float], turns: list[int]) -> int:
     low = min(costs)
-    if costs.count(low) == 1:
+    ties = costs.count(low)
+    if ties == 1:
         return costs.index(low)
-    ties = [i for i, cost in enumerate(costs) if cost == low]
-    return min(ties, key=lambda i: states[i].turn)
+    if ties == len(costs):
+        return turns.index(min(turns))
+    tied = map(operator.eq, costs, itertools.repeat(low))
+    return min(itertools.compress(zip(turns, itertools.count()), tied))[1]
 
 
 def _sampled(costs: list[float], temperature: float, sample: float) -> int | None:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from kvlanes.engine.selection import (
     Field,
     Held,
+    LoadRows,
     LoadState,
     Query,
+    Selection,
     TierWeights,
     Weights,
     explain,
@@ -28,6 +31,16 @@ def never() -> float:
     raise AssertionError("temperature 0 draws nothing")
 
 
+def choose(
+    ranks: Sequence[Rank],
+    states: Sequence[LoadState],
+    query: Query,
+    weights: Weights,
+    draw: Callable[[], float],
+) -> Selection:
+    return select(Field(ranks), LoadRows(states), query, weights, draw)
+
+
 def state(prefill: int = 0, decode: int = 0, requests: int = 0, turn: int = 0) -> LoadState:
     cost = Weights().load_cost(BLOCK, prefill, decode, requests)
     return LoadState(cost, prefill, decode, requests, turn)
@@ -38,45 +51,45 @@ def query(blocks: int, held: dict[Rank, Held] | None = None, *sharing: Rank) -> 
 
 
 def test_the_rank_that_holds_the_prefix_wins() -> None:
-    chosen = select(Field((A, B, C)), [state()] * 3, query(8, {B: Held(8)}), Weights(), never)
+    chosen = choose((A, B, C), [state()] * 3, query(8, {B: Held(8)}), Weights(), never)
     assert chosen.rank == B
 
 
 def test_a_hot_holder_loses_to_cost_but_others_keep_their_affinity() -> None:
     """P13: the preferred candidate is judged by cost, the fleet's imbalance is not."""
     loads = [state(prefill=40 * BLOCK), state(), state(prefill=BLOCK)]
-    field = Field((A, B, C))
-    assert select(field, loads, query(16, {C: Held(16)}), Weights(), never).rank == C
-    assert select(field, loads, query(16, {A: Held(16)}), Weights(), never).rank == B
+    field = (A, B, C)
+    assert choose(field, loads, query(16, {C: Held(16)}), Weights(), never).rank == C
+    assert choose(field, loads, query(16, {A: Held(16)}), Weights(), never).rank == B
 
 
 def test_equals_take_turns() -> None:
     loads = [state(turn=3), state(turn=1), state(turn=2)]
-    assert select(Field((A, B, C)), loads, query(4), Weights(), never).rank == B
+    assert choose((A, B, C), loads, query(4), Weights(), never).rank == B
 
 
 def test_host_and_disk_blocks_count_less_than_device_blocks() -> None:
     held = {A: Held(2, 3, 0), B: Held(0, 0, 9), C: Held(4, 0, 0)}
-    chosen = select(Field((A, B, C)), [state()] * 3, query(10, held), Weights(), never)
+    chosen = choose((A, B, C), [state()] * 3, query(10, held), Weights(), never)
     assert chosen.rank == A  # 2 + 0.75 * 3 = 4.25 against 2.25 and 4
     assert TierWeights(host=0.5).cached_blocks(Held(2, 3, 4 + 5)) == 5.75  # the reference's sum
 
 
 def test_credit_never_pays_for_more_than_there_is_to_prefill() -> None:
     generous = Weights(overlap=100.0)
-    chosen = select(Field((A,)), [state()], query(2, {A: Held(2)}), generous, never)
+    chosen = choose((A,), [state()], query(2, {A: Held(2)}), generous, never)
     assert explain(chosen, {}).rows[0].cost == 2.0  # the decode blocks are left
 
 
 def test_blocks_of_an_identical_running_prompt_are_not_added_again() -> None:
     loads = [state(decode=4, requests=1), state(decode=2, requests=1)]
-    assert select(Field((A, B)), loads, query(4, {}, A), Weights(), never).rank == A
-    assert select(Field((A, B)), loads, query(4), Weights(), never).rank == B
+    assert choose((A, B), loads, query(4, {}, A), Weights(), never).rank == A
+    assert choose((A, B), loads, query(4), Weights(), never).rank == B
 
 
 def test_ordered_starts_with_the_winner_and_goes_on_by_cost() -> None:
     loads = [state(decode=5), state(decode=1), state(decode=3)]
-    assert select(Field((A, B, C)), loads, query(1), Weights(), never).ordered() == [B, C, A]
+    assert choose((A, B, C), loads, query(1), Weights(), never).ordered() == [B, C, A]
 
 
 def test_temperature_spreads_by_relative_cost_and_one_seed_repeats() -> None:
@@ -85,7 +98,7 @@ def test_temperature_spreads_by_relative_cost_and_one_seed_repeats() -> None:
     def picks(seed: int) -> list[Rank]:
         draw = random.Random(seed).random
         warm = Weights(temperature=1.0)
-        return [select(Field((A, B, C)), loads, query(1), warm, draw).rank for _ in range(300)]
+        return [choose((A, B, C), loads, query(1), warm, draw).rank for _ in range(300)]
 
     first = picks(1)
     assert first == picks(1)
@@ -94,11 +107,11 @@ def test_temperature_spreads_by_relative_cost_and_one_seed_repeats() -> None:
 
 def test_scaling_all_costs_does_not_change_the_odds() -> None:
     warm = Weights(temperature=0.5)
-    field = Field((A, B))
+    field = (A, B)
     for sample in (0.0, 0.3, 0.6, 0.85, 0.9, 0.999):
         draw = [sample].__getitem__
-        small = select(field, [state(), state(decode=1)], query(1), warm, partial(draw, 0))
-        large = select(field, [state(), state(decode=10**9)], query(1), warm, partial(draw, 0))
+        small = choose(field, [state(), state(decode=1)], query(1), warm, partial(draw, 0))
+        large = choose(field, [state(), state(decode=10**9)], query(1), warm, partial(draw, 0))
         assert small.rank == large.rank
 
 
@@ -118,7 +131,7 @@ def test_the_winner_is_the_cheapest_row_of_its_explanation(
     states = [LoadState(weights.load_cost(BLOCK, p, d, r), p, d, r) for p, d, r, _ in rows]
     held = {rank: Held(row[3]) for rank, row in zip(ranks, rows) if row[3]}
     sharing = [rank for rank, row in zip(ranks, rows) if row[1] % 3 == 1]
-    chosen = select(Field(ranks), states, query(20, held, *sharing), weights, never)
+    chosen = choose(ranks, states, query(20, held, *sharing), weights, never)
     told = explain(chosen, {"x": "draining"})
     costs = [row.cost for row in told.rows]
     assert told.rows[0].chosen
