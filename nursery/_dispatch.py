@@ -166,6 +166,7 @@ class Job(Generic[T]):
         finally:
             self.finished_at = trio.current_time()
 
+    @enable_ki_protection
     def _finish(self) -> None:
         self.finished_at = min(self.finished_at, trio.current_time())
         for ending in self.endings:
@@ -174,6 +175,7 @@ class Job(Generic[T]):
         if self._disowned:
             self._report()
 
+    @enable_ki_protection
     def cut_short(self, error: Exception) -> None:
         """An `Ending` ended. No-op where the work has finished or is being cancelled already."""
         if self.finished_at == math.inf and not self.scope.cancel_called:
