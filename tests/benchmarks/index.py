@@ -76,7 +76,8 @@ def judge(case: Case) -> bool:
 
 def line(name: str, ours: float, theirs: float, ratio: float, target: str, reached: bool) -> bool:
     verdict = "" if target == "-" else "reached" if reached else "NOT REACHED"
-    numbers = f"{ours:>13,.0f}{theirs:>13,.0f}{ratio:>9.2f}  {target:>8}"
+    places = 1 if ours < 200 else 0
+    numbers = f"{ours:>13,.{places}f}{theirs:>13,.{places}f}{ratio:>9.2f}  {target:>8}"
     print(f"{name:62}{numbers}  {verdict}", flush=True)
     return reached
 
