@@ -107,8 +107,8 @@ class Follower:
         elif self.cursor.watermark is not None:
             # Nobody can tell whether this is the process that was followed before.
             await self.restart()
+        self._settle()
         while True:
-            self._settle()
             await self._step(link)
 
     def _settle(self) -> None:
@@ -125,13 +125,14 @@ class Follower:
             frame = await link.receive(self._options.idle_seconds)
         except FrameInvalid as error:
             await self._take_unreadable(str(error), link)
-            return
-        if frame is not None:
-            await self._take(frame, link)
-            return
-        self._require_coverage(self.feed.rank)
-        if link.replayable:
-            await self._replay(link)  # a lost tail has no successor that reveals it
+        else:
+            if frame is not None:
+                await self._take(frame, link)
+                return
+            self._require_coverage(self.feed.rank)
+            if link.replayable:
+                await self._replay(link)  # a lost tail has no successor that reveals it
+        self._settle()
 
     # -- live batches
 
@@ -145,7 +146,7 @@ class Follower:
         verdict = self.cursor.judge(frame, scoped=link.scoped)
         if verdict is Verdict.DUPLICATE:
             self.feed.counts.duplicates += 1
-            await self._breathe(0)
+            await self._breathe()
             return
         batch = decode(frame.payload, self._options.limit_hashes)
         if verdict is Verdict.NEXT and batch.readable:
@@ -159,6 +160,7 @@ class Follower:
         if link.replayable:
             known = await self._replay(link) or known
         await self._take_anyway(frame, batch, scoped=known, link=link)
+        self._settle()
 
     async def _take_anyway(self, frame: Frame, batch: Batch, *, scoped: bool, link: Link) -> None:
         """Once a replay has brought what it can, a batch is what it is."""
@@ -263,9 +265,11 @@ class Follower:
         applied = await self._sink.apply(ledger.rank, mutations) if mutations else ()
         self.cursor.advance(frame)
         self._note(batch, ledger)
-        if any(result.missing_parent for result in applied):
-            self._require_coverage(ledger.rank)
-        await self._breathe(sum(map(sum, applied)))
+        for result in applied:
+            self._work += sum(result)
+            if result.missing_parent:
+                self._require_coverage(ledger.rank)
+        await self._breathe()
 
     def _note(self, batch: Batch, ledger: Ledger) -> None:
         feed = self.feed
@@ -275,11 +279,13 @@ class Follower:
         feed.watermark = self.cursor.watermark
         feed.blocks = len(ledger)
         feed.arrived(trio.current_time(), batch.timestamp)
+        if ledger.complete is not self._whole and feed.state is not FeedState.SYNCING:
+            self._settle()
         feed.changed()
 
-    async def _breathe(self, blocks: int) -> None:
+    async def _breathe(self) -> None:
         """A scheduling point for so much work, or a busy publisher starves everybody else."""
-        self._work += 1 + blocks
+        self._work += 1
         if self._work >= _BLOCKS_A_SCHEDULING_POINT:
             self._work = 0
             await trio.lowlevel.checkpoint()

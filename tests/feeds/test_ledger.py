@@ -224,8 +224,8 @@ def test_a_tier_can_be_followed_on_its_own() -> None:
 
 def test_the_group_with_full_attention_is_followed() -> None:
     fed = Fed()
-    window = {"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}
-    full = {"group_idx": 1, "kv_cache_spec_kind": "full_attention"}
+    window: dict[str, Any] = {"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}
+    full: dict[str, Any] = {"group_idx": 1, "kv_cache_spec_kind": "full_attention"}
     fed.take(store([1], range(4), **window), store([2], range(4, 8), **full))
     assert (fed.depth(range(4)), fed.depth(range(4, 8))) == (0, 1)
     fed.take(remove(2, group_idx=0))
