@@ -82,15 +82,26 @@ class Follower:
         try:
             await self._sink.apply(self.feed.rank, [Clear(self.feed.rank)])
         except ResyncNeeded:
-            await self.restart()
+            await self.resync()
 
     async def restart(self) -> None:
         """Begin with another engine process: everything that was known of the old one ends."""
+        self.feed.counts.restarts += 1
+        self._forget()
+        for ledger in self.ledgers:
+            await self._sink.restart(ledger.rank)
+
+    async def resync(self) -> None:
+        """Begin anew with what may be the same engine process."""
+        self._forget()
+        for ledger in self.ledgers:
+            await self._sink.resync(ledger.rank)
+
+    def _forget(self) -> None:
         self.cursor.forget()
         self._whole = True
         for ledger in self.ledgers:
             ledger.restart()
-            await self._sink.restart(ledger.rank)
 
     async def follow(self, link: Link) -> None:
         """Follow one connection until it ends.
@@ -98,7 +109,7 @@ class Follower:
         Raises:
             ConnectionLost: It ended.
             PublisherRestarted: Another engine process answers; `restart` before going on.
-            ResyncNeeded: The index lost what it was told; `restart` before going on.
+            ResyncNeeded: The index lost what it was told; `resync` before going on.
         """
         self.feed.become(FeedState.SYNCING)
         self._ask_again_at = -math.inf
@@ -106,7 +117,7 @@ class Follower:
             await self._replay(link)
         elif self.cursor.watermark is not None:
             # Nobody can tell whether this is the process that was followed before.
-            await self.restart()
+            await self.resync()
         self._settle()
         while True:
             await self._step(link)
@@ -171,7 +182,6 @@ class Follower:
         if verdict is Verdict.RESTARTED:
             if link.scoped:
                 raise PublisherRestarted(f"batch {frame.sequence} is not the one that was applied")
-            self.feed.counts.restarts += 1
             await self.restart()
             verdict = self.cursor.judge(frame)
         if verdict is Verdict.GAP:

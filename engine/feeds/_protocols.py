@@ -45,7 +45,11 @@ class EventSink(Protocol):
         ...
 
     async def restart(self, rank: Rank) -> None:
-        """The engine process of `rank` is another one now: empty the rank, end its incarnation."""
+        """The engine process of `rank` is another one now: what it held and ran is gone."""
+        ...
+
+    async def resync(self, rank: Rank) -> None:
+        """The stream of `rank` begins anew: empty its coverage, and only that."""
         ...
 
 

@@ -1,14 +1,14 @@
 """Feeds into lanes: what a worker's events do to the index."""
 # flake8: noqa: ASYNC910 - an idle lane applies in the caller
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
 from kvlanes.engine.feeds._errors import ResyncNeeded
 from kvlanes.engine.feeds._feed import Feed
 from kvlanes.indexer import Applied, Mutation, Rank
-from kvlanes.nursery import Incarnation, LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
+from kvlanes.nursery import LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
 
 REPLAYS_AT_ONCE = 8
 
@@ -22,7 +22,6 @@ class LaneSink:
         block_size: Tokens a block.
         dp_size: Its data-parallel ranks.
         replays: Bounds the replays that run at once; share one among all sinks.
-        restarted: Told the new incarnation when a rank's engine process was replaced.
 
     Attributes:
         feeds: The streams that feed it, in the order in which they began.
@@ -36,7 +35,6 @@ class LaneSink:
         block_size: int,
         dp_size: int = 1,
         replays: trio.CapacityLimiter | None = None,
-        restarted: Callable[[Rank, Incarnation], None] | None = None,
     ) -> None:
         self.block_size = block_size
         self.replays = replays or trio.CapacityLimiter(REPLAYS_AT_ONCE)
@@ -44,7 +42,6 @@ class LaneSink:
         self._lanes = lanes
         self._ranks = [Rank(worker_id, number) for number in range(dp_size)]
         self._incarnations = {rank: lanes.attach(rank) for rank in self._ranks}
-        self._restarted = restarted
 
     def rank(self, dp_rank: int) -> Rank | None:
         """The worker's rank of this number, if it has one."""
@@ -77,6 +74,8 @@ class LaneSink:
 
     async def restart(self, rank: Rank) -> None:
         """End the rank's incarnation and begin its next one. Always a checkpoint."""
-        self._incarnations[rank] = incarnation = await self._lanes.reset(rank)
-        if self._restarted is not None:
-            self._restarted(rank, incarnation)
+        self._incarnations[rank] = await self._lanes.reset(rank)
+
+    async def resync(self, rank: Rank) -> None:
+        """The same: nothing but coverage lives here. Always a checkpoint."""
+        await self.restart(rank)

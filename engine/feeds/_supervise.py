@@ -45,10 +45,12 @@ async def _follow_once(
     except ConnectionLost as error:
         counts.failures += 1
         _interrupted(follower, error)
-    except (PublisherRestarted, ResyncNeeded) as error:
-        counts.restarts += isinstance(error, PublisherRestarted)
+    except PublisherRestarted as error:
         _interrupted(follower, error)
         await follower.restart()
+    except ResyncNeeded as error:
+        _interrupted(follower, error)
+        await follower.resync()
     return counts.connects > connects
 
 

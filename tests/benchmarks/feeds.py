@@ -147,7 +147,7 @@ async def followed(endpoint: str, count: int, ticks: list[float] | None = None) 
         if ticks is not None:
             nursery.start_soon(tick, ticks)
         # Not `until`, which would wake this task for every batch.
-        while feed.counts.batches < count:  # noqa: ASYNC110
+        while feed.counts.batches < count:
             await trio.sleep(0.002)
         seconds = time.thread_time() - begun
         assert feed.counts.losses == 0
