@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import attrs
+import trio
 
 from kvlanes.engine._registry import LiveRank, Registry
 from kvlanes.engine.selection import Field, LoadRows
@@ -45,7 +46,7 @@ class Wishes:
         Raises:
             TypeError: Something that is no collection of names.
         """
-        if allowed is None and not len(exclude) and not len(requires):
+        if allowed is None and not exclude and not requires:
             return ANY
         if isinstance(requires, str):
             raise TypeError(f"requires must be a collection of words, got {requires!r}")
@@ -96,19 +97,20 @@ class Eligibility:
         self._everyone: Candidates | None = None
         self._version = -1
 
-    def candidates(self, now: float, wishes: Wishes) -> Candidates:
+    def candidates(self, wishes: Wishes) -> Candidates:
         """O(1) while nobody is excluded and the request has no wishes, else O(ranks)."""
         if wishes is not ANY:
-            return self._filter(now, wishes)
+            return self._filter(wishes)
         if self._version != self._registry.version or self._everyone is None:
-            found = self._filter(now, ANY)
+            found = self._filter(ANY)
             if not found.excluded:
                 found.follow()
                 self._everyone, self._version = found, self._registry.version
             return found
         return self._everyone
 
-    def _filter(self, now: float, wishes: Wishes) -> Candidates:
+    def _filter(self, wishes: Wishes) -> Candidates:
+        now = trio.current_time()
         lives: list[LiveRank] = []
         excluded: dict[str, str] = {}
         for live in self._registry.ranks():
@@ -125,8 +127,9 @@ class Eligibility:
         rows = LoadRows(live.book.state for live in lives)
         return Candidates(Field(own, tiers), rows, tuple(lives), excluded)
 
-    def retry_after_seconds(self, now: float) -> float:
+    def retry_after_seconds(self) -> float:
         """When an ejection ends at the earliest; a second when time alone changes nothing."""
+        now = trio.current_time()
         ends = (live.member.ejected_until for live in self._registry.ranks())
         return min((end - now for end in ends if end > now), default=1.0)
 

@@ -19,6 +19,8 @@ from kvlanes.engine.selection import Weights
 from kvlanes.indexer import BlockSizeMismatch, Rank
 from kvlanes.nursery import Ending, Incarnation
 
+NOBODY: frozenset[Rank] = frozenset()
+
 
 @attrs.define(eq=False)
 class LiveRank:
@@ -178,7 +180,8 @@ class Registry:
 
     def running(self, prompt: bytes) -> frozenset[Rank]:
         """Ranks on which an identical prompt runs; a life that ended has no bookings. O(those)."""
-        return frozenset(book.rank for book in self._running.get(prompt, ()))
+        books = self._running.get(prompt)
+        return frozenset([book.rank for book in books]) if books else NOBODY
 
     def check(self) -> None:
         """Assert that the two tables agree and that every book equals a recount."""

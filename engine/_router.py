@@ -4,20 +4,17 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import trio
 from xxhash import xxh3_64
 
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._eligibility import Candidates, Eligibility, Wishes
 from kvlanes.engine._errors import NoEligibleWorker
 from kvlanes.engine._registry import LiveRank, Registry
-from kvlanes.engine._route import Route
+from kvlanes.engine._route import NOTHING, Route
 from kvlanes.engine.load import Booking
 from kvlanes.engine.selection import Held, Query, Selection, select
 from kvlanes.indexer import Overlap, Prompt, Rank, TieredOverlap
 from kvlanes.nursery import LaneSet
-
-NOTHING = Held()
 
 
 class Decision(NamedTuple):
@@ -31,11 +28,17 @@ class Decision(NamedTuple):
 def _held(overlap: Overlap) -> dict[Rank, Held]:
     """What each rank holds, by tier where the index tells tiers apart. O(ranks that hold)."""
     depths = overlap.scores()
+    if not depths:
+        return {}
     if isinstance(overlap, TieredOverlap):
         tiers = {rank: overlap.tiers(rank) for rank in depths}
         return {rank: Held(t.device, t.host, t.disk + t.external) for rank, t in tiers.items()}
-    held = {depth: Held(depth) for depth in set(depths.values())}  # few depths, many ranks
-    return {rank: held[depth] for rank, depth in depths.items()}
+    held, before, same = {}, 0, NOTHING
+    for rank, depth in depths.items():
+        if depth != before:  # ranks of one depth come together: one value serves them all
+            before, same = depth, Held(depth)
+        held[rank] = same
+    return held
 
 
 class Router:
@@ -61,25 +64,21 @@ class Router:
         """
         if not isinstance(prompt, Prompt):
             prompt = Prompt(prompt, self._config.block_size)
-        now = trio.current_time()
-        candidates = self._eligibility.candidates(now, wishes)
+        candidates = self._eligibility.candidates(wishes)
         if not candidates.live:
-            after = self._eligibility.retry_after_seconds(now)
+            after = self._eligibility.retry_after_seconds()
             raise NoEligibleWorker(candidates.excluded, after)
         selection = self._select(prompt, candidates)
         live = candidates.live[selection.chosen]
-        held = selection.query.held.get(live.rank, NOTHING)
-        source = "none" if not held.blocks else "confirmed" if live.fed else "leased"
-        route = Route(live.rank, held, len(prompt), source, selection, candidates.excluded)
-        return Decision(route, live, prompt)
+        return Decision(Route(selection, candidates.excluded, live.fed), live, prompt)
 
     def _select(self, prompt: Prompt, candidates: Candidates) -> Selection:
         query = Query(
-            tokens=prompt.token_count,
-            blocks=len(prompt),
-            block_size=prompt.block_size,
-            held=_held(self._lanes.overlap(prompt)),
-            sharing=self._registry.running(prompt.blocks),
+            prompt.token_count,
+            len(prompt),
+            prompt.block_size,
+            _held(self._lanes.overlap(prompt)),
+            self._registry.running(prompt.blocks),
         )
         return select(candidates.field, candidates.rows, query, self._config.weights, self._draw)
 

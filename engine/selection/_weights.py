@@ -49,4 +49,5 @@ class Weights:
             held: What a rank holds.
             tiers: The rank's own worth of slower tiers, if it has one.
         """
-        return (tiers or self.tiers).cached_blocks(held) - (1.0 - self.overlap) * held.device
+        slower = tiers or self.tiers
+        return self.overlap * held.device + slower.host * held.host + slower.disk * held.disk
