@@ -58,7 +58,7 @@ ASKS = st.builds(
     Ask,
     arrives=SECONDS,
     weight=st.sampled_from([1, 1, 2, 3, 5]),
-    group=st.sampled_from([None, "a", "b"]),
+    group=st.sampled_from(["a", "a", "b", None]),
     waits=st.booleans(),
     deadline=st.integers(1, 6).map(float),
     hangs_up=st.none() | SECONDS,
@@ -72,11 +72,11 @@ ASKS = st.builds(
 
 PLANS = st.builds(
     Plan,
-    total=st.integers(1, 6),
+    total=st.integers(2, 6),
     queue_limit=st.sampled_from([1, 0, 2, 4]),
     overtake=st.integers(0, 2),
     slots=st.integers(1, 3),
-    group_limit=st.none() | st.integers(2, 6),
+    group_limit=st.sampled_from([None, 2, 3, 5]),
     asks=st.lists(ASKS, min_size=4, max_size=9),
     resizes=st.lists(st.tuples(SECONDS, st.integers(0, 6)), max_size=3),
     worker_lost=st.sampled_from([math.inf, 1.0, 3.0, 5.0]),

@@ -39,9 +39,12 @@ def test_whatever_happens_the_books_balance() -> None:
     seen: set[tuple[int, ...]] = set()
     events: Counter[str] = Counter()
 
-    @settings(max_examples=wanted // ORDERS * 2)
+    @settings(max_examples=wanted // ORDERS * 3)
     @given(plan=PLANS, seed=st.integers(0, 2**64 - 1))
     def explore(plan: Plan, seed: int) -> None:
+        if len(seen) >= wanted and set(events) >= ENDS:
+            return
+
         async def main() -> None:
             run = Run(plan)
             await run.play()
