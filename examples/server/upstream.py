@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _ANSWER_BYTES = 4 * 1024 * 1024  # of one engine's answer; a bigger one is malformed
 _JSON = {"content-type": "application/json"}
+_CONNECT_SECONDS = 5.0
+_BLOCKING_SECONDS = 10.0
 _BUSY = (429, 503)  # what engines answer when they have no room
 
 
@@ -169,8 +171,21 @@ class Upstream:
             raise kind(self.name, error) from error
 
 
-def open_client(url: str, connect_seconds: float) -> "httpx2.AsyncClient":
-    """A client for one engine; only connecting has a bound of its own, the rest the deadline.
+def open_client(url: str) -> "httpx2.AsyncClient":
+    """A client for one engine; only connecting has a bound of its own, the rest the deadline."""
+    import httpx2
+
+    timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+    # As many connections as there are permits: admission is the bound, not a second queue.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    secure = url.startswith("https:")  # certificates cost a second of start to load
+    return httpx2.AsyncClient(
+        base_url=url, timeout=timeout, limits=limits, trust_env=False, verify=secure
+    )
+
+
+def open_blocking_client(urls: Sequence[str]) -> "httpx2.Client":
+    """A client for threads, which cannot be cancelled: each of its waits has a bound.
 
     Raises:
         ConfigError: The extra `client` is not installed.
@@ -179,10 +194,8 @@ def open_client(url: str, connect_seconds: float) -> "httpx2.AsyncClient":
         import httpx2
     except ImportError as error:
         raise ConfigError("--worker needs httpx2: pip install 'kvlanes[client]'") from error
-    timeout = httpx2.Timeout(None, connect=connect_seconds)
-    # As many connections as there are permits: admission is the bound, not a second queue.
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
-    return httpx2.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
+    secure = any(url.startswith("https:") for url in urls)
+    return httpx2.Client(timeout=_BLOCKING_SECONDS, trust_env=False, verify=secure)
 
 
 def _refuse(status: int) -> None:

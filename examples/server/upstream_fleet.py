@@ -16,6 +16,7 @@ from examples.server.upstream import (
     Upstream,
     WorkerBroke,
     WorkerUnreachable,
+    open_blocking_client,
     open_client,
 )
 from examples.server.upstream_address import name_of
@@ -32,7 +33,6 @@ from kvlanes.engine.decisions import (
 )
 
 _log = logging.getLogger("examples.server")
-_CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 60.0  # a probe computes a long prompt a few times
 _AGAIN_SECONDS = 5.0  # between two probes of an engine that does not answer
 
@@ -48,7 +48,7 @@ class Fleet:
         self.workers: dict[str, Upstream] = {}
         self._engine = engine
         self._wanted = wanted
-        self._engines_tokenizer = EngineTokenizer(self._endpoints)
+        self._engines_tokenizer = EngineTokenizer(wanted.blocking, self._endpoints)
 
     async def find(self, upstream: Upstream) -> bool:
         """Probe one engine and register it; whether it answered. Always a checkpoint.
@@ -139,12 +139,13 @@ async def open_fleet(
             asked again until it does.
         ConfigError: An extra is not installed, or a file is no tokeniser.
     """
-    wanted = Wanted(file_tokenizer(tokenizer) if tokenizer else None, isolate)
-    fleet = Fleet(engine, wanted)
     async with AsyncExitStack() as clients:
+        blocking = clients.enter_context(open_blocking_client(urls))
+        wanted = Wanted(file_tokenizer(tokenizer) if tokenizer else None, isolate, blocking)
+        fleet = Fleet(engine, wanted)
         upstreams = []
         for url in urls:
-            client = await clients.enter_async_context(open_client(url, _CONNECT_SECONDS))
+            client = await clients.enter_async_context(open_client(url))
             upstreams.append(Upstream(name_of(url), url, Abilities("unknown"), client))
         absent = await _absent(fleet, upstreams)
         async with trio.open_nursery() as nursery:

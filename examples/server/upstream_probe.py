@@ -8,6 +8,7 @@ field (a salt, a list of labels) may be ignored in silence. So each ability is u
 import json
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -32,6 +33,9 @@ _ASKED: dict[Contract, tuple[str, Json]] = {
 # Enough to fill whole blocks of any engine, so that a second look finds some of it cached.
 _WORDS = 1200
 
+if TYPE_CHECKING:
+    import httpx2
+
 Measure = Callable[[str, str], Awaitable[int | None]]  # (text, salt) -> cached tokens, if said
 
 
@@ -47,10 +51,12 @@ class Wanted:
         tokenizer: The model's tokeniser, where a file gives it.
         isolate: Tenants must not share prefixes: an ability that was not seen to keep salts
             apart is not used.
+        blocking: Asks tokenise endpoints, from threads.
     """
 
     tokenizer: Tokenize | None
     isolate: bool
+    blocking: "httpx2.Client" = attrs.field(repr=False)
 
 
 async def probe(upstream: Upstream, wanted: Wanted) -> Upstream:
@@ -69,7 +75,7 @@ async def probe(upstream: Upstream, wanted: Wanted) -> Upstream:
     """
     model, context_tokens = await _model(upstream)
     upstream = attrs.evolve(upstream, abilities=Abilities(model, context_tokens=context_tokens))
-    upstream = await _try_tokenizing(upstream)
+    upstream = await _try_tokenizing(upstream, wanted)
     for contract in Contract:
         upstream = await _try_native(upstream, contract, wanted)
     upstream = await _try_scoring(upstream, wanted)
@@ -90,10 +96,10 @@ async def _model(upstream: Upstream) -> tuple[str, int | None]:
         raise ProbeFailed(f"worker {upstream.name!r} lists no model at /v1/models") from error
 
 
-async def _try_tokenizing(upstream: Upstream) -> Upstream:
+async def _try_tokenizing(upstream: Upstream, wanted: Wanted) -> Upstream:
     able = attrs.evolve(upstream.abilities, tokenizes=True)
     candidate = attrs.evolve(upstream, abilities=able)
-    tokenizer = EngineTokenizer(lambda: [candidate.endpoint])
+    tokenizer = EngineTokenizer(wanted.blocking, lambda: [candidate.endpoint])
     try:
         await trio.to_thread.run_sync(tokenizer, "yes")
     except DecisionError:
@@ -119,7 +125,7 @@ async def _try_native(upstream: Upstream, contract: Contract, wanted: Wanted) ->
 async def _try_scoring(upstream: Upstream, wanted: Wanted) -> Upstream:
     tokenize = wanted.tokenizer
     if tokenize is None and upstream.abilities.tokenizes:
-        tokenize = EngineTokenizer(lambda: [upstream.endpoint])
+        tokenize = EngineTokenizer(wanted.blocking, lambda: [upstream.endpoint])
     if tokenize is None:
         return upstream
     for scoring in SCORINGS:

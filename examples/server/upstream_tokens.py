@@ -3,16 +3,18 @@
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from kvlanes.engine import ConfigError
 from kvlanes.engine.decisions import NOT_READY, DecisionError
 
+if TYPE_CHECKING:
+    import httpx2
+
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
 
-_SECONDS = 10.0  # a thread cannot be cancelled, so each of its waits has a bound of its own
 _LABEL_CHARACTERS = 3  # no label is longer, and no prompt so short
 
 
@@ -30,9 +32,16 @@ class EngineTokenizer:
     All engines of a model have its tokeniser, so any of them may answer. Labels are few and
     always the same: each is asked for once. Threads share it; a lost update of the remembered
     labels costs one more call.
+
+    Args:
+        client: Shared by all threads; its timeouts bound what cannot be cancelled.
+        endpoints: Where to ask, the first choice first.
     """
 
-    def __init__(self, endpoints: Callable[[], Sequence[Endpoint]]) -> None:
+    def __init__(
+        self, client: "httpx2.Client", endpoints: Callable[[], Sequence[Endpoint]]
+    ) -> None:
+        self._client = client
         self._endpoints = endpoints
         self._labels: dict[str, list[int]] = {}
 
@@ -51,14 +60,13 @@ class EngineTokenizer:
     def _ask(self, text: str, *, special: bool) -> list[int]:
         import httpx2
 
-        with httpx2.Client(timeout=_SECONDS, trust_env=False) as client:
-            for endpoint in self._endpoints():
-                body = {"model": endpoint.model, "prompt": text, "add_special_tokens": special}
-                try:
-                    response = client.post(f"{endpoint.url}/tokenize", json=body)
-                    return _tokens(response.json() if response.status_code == 200 else None)
-                except (httpx2.TransportError, ValueError):
-                    continue
+        for endpoint in self._endpoints():
+            body = {"model": endpoint.model, "prompt": text, "add_special_tokens": special}
+            try:
+                response = self._client.post(f"{endpoint.url}/tokenize", json=body)
+                return _tokens(response.json() if response.status_code == 200 else None)
+            except (httpx2.TransportError, ValueError):
+                continue
         raise DecisionError(NOT_READY)
 
 

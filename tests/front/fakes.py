@@ -31,9 +31,11 @@ from kvlanes.engine.decisions import (
 
 MODEL = "org/model-8b"
 BLOCK = 16
-STAGES = ("accepted", "read", "head", "first", "last")
-"""Where an answer can end: before a byte is read, before the head, after it, after the first and
-before the last piece of the body."""
+STAGES = ("begun", "read", "head", "first", "last")
+"""Where an answer can end: before the request is read, before the head, after it, after the first
+piece of the body, before the last."""
+
+SCORED = frozenset({"/v1/completions", "/generate", "/v1/decisions", "/v1/systemone"})
 
 
 class Gone(Exception):
@@ -48,6 +50,7 @@ class FakeEngine:
         served: Requests for scores or decisions that were computed, in order.
         die_at: Stage at which the next scored request loses its connection.
         stall_at: Stage at which requests stand still until the client leaves.
+        failing: The paths on which they happen.
         stalled: Set when one does.
         left: Set when a client left while its request stood still.
         salted: Whether the cache honours salts.
@@ -63,6 +66,7 @@ class FakeEngine:
     salts: list[str] = attrs.field(factory=list)
     die_at: str | None = None
     stall_at: str | None = None
+    failing: frozenset[str] = SCORED
     stalled: trio.Event = attrs.field(factory=trio.Event)
     left: trio.Event = attrs.field(factory=trio.Event)
     port: int = 0
@@ -222,43 +226,44 @@ async def _connection(engine: FakeEngine, wire: trio.SocketStream) -> None:
 
 
 async def _exchange(engine: FakeEngine, wire: trio.SocketStream) -> bool:
-    await _stage(engine, wire, "accepted")
-    data = b""
+    data = await wire.receive_some()
+    if not data:
+        return False
+    path = data.split(b" ", 2)[1].decode()
+    await _stage(engine, wire, path, "begun")
     while b"\r\n\r\n" not in data:
-        piece = await wire.receive_some()
-        if not piece:
-            return False
-        data += piece
+        data += await wire.receive_some()
     head, _, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
+    _, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     while len(body) < int(headers.get("content-length", 0)):
         body += await wire.receive_some()
-    path = first.split(" ")[1]
-    await _stage(engine, wire, "read")
+    await _stage(engine, wire, path, "read")
     route = engine.routes.get(path)
     given = route(engine, json.loads(body or b"{}")) if route else plain(404, {"detail": "no"})
-    await _respond(engine, wire, given)
+    await _respond(engine, wire, path, given)
     return True
 
 
-async def _respond(engine: FakeEngine, wire: trio.SocketStream, given: Answer) -> None:
+async def _respond(engine: FakeEngine, wire: trio.SocketStream, path: str, given: Answer) -> None:
     kind = "text/event-stream" if given.stream else "application/json"
     await wire.send_all(
         f"HTTP/1.1 {given.status} X\r\ncontent-type: {kind}\r\n"
         "transfer-encoding: chunked\r\n\r\n".encode()
     )
-    await _stage(engine, wire, "head")
+    await _stage(engine, wire, path, "head")
     for i, piece in enumerate(given.pieces):
         if i == len(given.pieces) - 1:
-            await _stage(engine, wire, "last")
+            await _stage(engine, wire, path, "last")
         await wire.send_all(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
         if i == 0:
-            await _stage(engine, wire, "first")
+            await _stage(engine, wire, path, "first")
     await wire.send_all(b"0\r\n\r\n")
 
 
-async def _stage(engine: FakeEngine, wire: trio.SocketStream, stage: str) -> None:
+async def _stage(engine: FakeEngine, wire: trio.SocketStream, path: str, stage: str) -> None:
+    if path not in engine.failing:
+        return
     if engine.die_at == stage:
         engine.die_at = None
         raise Gone
