@@ -574,6 +574,39 @@ async def test_work_that_ends_its_own_ending_is_ended_by_it(
     caplog.clear()
 
 
+async def test_giving_back_what_finished_work_held_cannot_end_it_any_more(
+    nursery: trio.Nursery,
+) -> None:
+    ending = Ending()
+
+    class LastOne(Ledger):
+        def __exit__(self, *exc: object) -> None:
+            ending.end(Gone)
+
+    ended = await dispatch(
+        answer, "x", nursery=nursery, holding=LastOne(), deadline=float("inf"), endings=(ending,)
+    )
+    assert ended == Completed("x")
+
+
+async def test_of_two_endings_in_one_tick_the_first_counts(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    endings, work = (Ending(), Ending()), WorkGate[None]()
+
+    async def end() -> None:
+        await trio.sleep(1)
+        endings[1].end(Gone)
+        endings[0].end(ValueError)
+
+    nursery.start_soon(end)
+    ended = await dispatch(
+        work, nursery=nursery, holding=Ledger(), deadline=float("inf"), endings=endings
+    )
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, Gone)
+
+
 async def test_an_ending_after_the_deadline_changes_nothing(
     nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
