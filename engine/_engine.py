@@ -12,6 +12,7 @@ from kvlanes.engine._arrivals import Arrivals
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._eligibility import ANY, Eligibility, Wishes
 from kvlanes.engine._errors import EngineClosed
+from kvlanes.engine._feeding import Feeding
 from kvlanes.engine._fleet import Fleet
 from kvlanes.engine._registry import LiveRank, Registry
 from kvlanes.engine._request import Request
@@ -20,6 +21,7 @@ from kvlanes.engine._route import Route
 from kvlanes.engine._router import Router
 from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics
 from kvlanes.engine._worker import Worker
+from kvlanes.engine.feeds import REPLAYS_AT_ONCE, Feed
 from kvlanes.indexer import Applied, Lease, Mutation, Prompt, Rank, Store
 from kvlanes.nursery import CapacityLease, Ending, LaneSet
 
@@ -60,6 +62,9 @@ class Engine:
         self._eligibility = Eligibility(self._registry, config.overload_at)
         self._router = Router(config, self._registry, self._eligibility, lanes)
         self._arrivals = Arrivals(self, id_prefix)
+        self._feeding = Feeding(
+            nursery, self._registry, self._fleet, lanes, config.block_size, REPLAYS_AT_ONCE
+        )
         self._closing = False
 
     @property
@@ -79,6 +84,7 @@ class Engine:
         """
         self._refuse_when_closing()
         self._fleet.register(workers)
+        self._feeding.align()
 
     def drain(self, worker_id: str, *, draining: bool = True) -> None:
         """Send nothing new to a worker (or again); what runs there ends in its own time.
@@ -98,6 +104,7 @@ class Engine:
             BlockSizeMismatch: Its blocks differ from the engine's.
         """
         self._fleet.update(worker)
+        self._feeding.align()
         await self.lanes.flush()
 
     async def remove(self, worker_id: str) -> None:
@@ -110,6 +117,7 @@ class Engine:
             UnknownWorker: Nobody of that name is registered.
         """
         self._fleet.remove(worker_id)
+        self._feeding.align()
         await self.lanes.flush()
 
     async def reconcile(self, workers: Iterable[Worker]) -> None:
@@ -124,6 +132,7 @@ class Engine:
         """
         self._refuse_when_closing()
         self._fleet.reconcile(workers)
+        self._feeding.align()
         await self.lanes.flush()
 
     def restarted(self, rank: Rank) -> None:
@@ -242,7 +251,7 @@ class Engine:
         return self._router.decide(prompt, Wishes.of(exclude, allowed, requires)).route
 
     @enable_ki_protection
-    def reserve(
+    def _reserve(
         self, request: Request, prompt: Prompt | Sequence[int], wishes: Wishes = ANY
     ) -> Reservation:
         """`Request.route`: decide and book in one step, so that equal callers see each other.
@@ -254,7 +263,7 @@ class Engine:
         decision = self._router.decide(prompt, wishes)
         return Reservation(self, request, decision, self._router.book(decision))
 
-    def place(self, live: LiveRank, prompt: Prompt) -> CapacityLease | None:
+    def _place(self, live: LiveRank, prompt: Prompt) -> CapacityLease | None:
         """Tell the index that a rank holds a prompt now; never waits.
 
         Where the pool of the rank is modelled, the prompt takes room in it until the lease that
@@ -272,7 +281,7 @@ class Engine:
         self.lanes.post(guess, live.incarnation)
         return None
 
-    def unreachable(self, live: LiveRank) -> None:
+    def _unreachable(self, live: LiveRank) -> None:
         """`Reservation.connect_failed`."""
         self._fleet.connect_failed(live.member)
 
@@ -308,7 +317,13 @@ class Engine:
         """Whether requests can be served, and what a person should look at. O(ranks)."""
         lanes = self.lanes.statistics()
         now = trio.current_time()
-        return health(self.config, self._registry, self._eligibility, lanes, now)
+        return health(
+            self.config, self._registry, self._eligibility, lanes, now, self._feeding.feeds()
+        )
+
+    def feeds(self) -> tuple[Feed, ...]:
+        """The event streams that the engine follows, as they fare now. O(streams)."""
+        return tuple(self._feeding.feeds())
 
     def digest(self) -> str:
         """Of every routing decision so far, in order: equal runs have equal digests."""
@@ -322,9 +337,10 @@ class Engine:
 
     # -- closing
 
-    def refuse_new(self) -> None:
-        """Start closing: nothing new is admitted or registered from here on."""
+    def _refuse_new(self) -> None:
+        """Start closing: nothing new is admitted, registered or learnt from here on."""
         self._closing = True
+        self._feeding.close()
 
     def _refuse_when_closing(self) -> None:
         if self._closing:

@@ -89,7 +89,7 @@ def _own_gate(config: EngineConfig) -> AdmissionGate:
 
 
 async def _close(engine: Engine, *, owns_gate: bool) -> None:
-    engine.refuse_new()
+    engine._refuse_new()
     if owns_gate:
         engine.gate.close()
     grace_seconds = engine.config.grace_seconds

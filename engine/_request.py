@@ -105,7 +105,7 @@ class Request:
         """
         if self._ended:
             raise RequestEnded(self.request_id)
-        reservation = self._engine.reserve(self, prompt, Wishes.of(exclude, allowed, requires))
+        reservation = self._engine._reserve(self, prompt, Wishes.of(exclude, allowed, requires))
         self._reservations[reservation] = None
         return reservation
 

@@ -169,7 +169,7 @@ class Reservation:
     def _place(self) -> None:
         if not self._placed:
             self._placed = True
-            self._room = self._engine.place(self._live, self._prompt)
+            self._room = self._engine._place(self._live, self._prompt)
             if self._closed:
                 self._leave_room()
 
@@ -183,7 +183,7 @@ class Reservation:
         A late report on a worker that left and came back changes nothing for the new one.
         See `Engine.connect_failed`.
         """
-        self._engine.unreachable(self._live)
+        self._engine._unreachable(self._live)
 
     @enable_ki_protection
     def close(self) -> None:
