@@ -6,6 +6,7 @@ from kvlanes.nursery._blocking import BlockingServer as BlockingServer
 from kvlanes.nursery._blocking import ThreadReceiver as ThreadReceiver
 from kvlanes.nursery._branches import run_branches as run_branches
 from kvlanes.nursery._capacity_lease import CapacityLease as CapacityLease
+from kvlanes.nursery._direct import DirectLane as DirectLane
 from kvlanes.nursery._dispatch import Completed as Completed
 from kvlanes.nursery._dispatch import DeadlineExpired as DeadlineExpired
 from kvlanes.nursery._dispatch import DispatchExpired as DispatchExpired

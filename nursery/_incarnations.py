@@ -75,6 +75,10 @@ class Places(Generic[LaneT]):
             place.current = Incarnation(rank, next(self._numbers))
         return place
 
+    def find(self, rank: Rank) -> Place[LaneT]:
+        """The rank's place; if it has none, one where no incarnation lives. O(1)."""
+        return self.table.get(rank) or Place(rank, self.lanes[0])
+
     def revoke(self, worker_id: str, dp_rank: int | None) -> list[Place[LaneT]]:
         """End the incarnations of a worker's ranks (or of one); their places stay. O(ranks)."""
         gone = [

@@ -164,10 +164,9 @@ class LaneSet:
         self, rank: Rank, incarnation: Incarnation | None
     ) -> tuple[Place[AnyLane], Incarnation]:
         """The rank's place, and the incarnation the caller means. Never a checkpoint."""
-        place = self._places.table.get(rank)
         if incarnation is not None:
-            # Departed for good: a place that no incarnation lives in, so applying refuses it.
-            return place or Place(rank, self._lanes[0]), incarnation
+            return self._places.find(rank), incarnation
+        place = self._places.table.get(rank)
         if place is None or place.current is None:
             place = self._attach(rank)
         assert place.current is not None

@@ -41,10 +41,12 @@ class Step:
             counts.rejected += 1
             raise place.stale(incarnation)
         now = trio.current_time()
-        lease = mutation.lease if isinstance(mutation, Store) else None
-        if lease is not None and lease.ttl_seconds is None:
-            lease = self._default(lease)
-            mutation = mutation._replace(lease=lease)  # type: ignore[call-arg]  # it is a Store
+        lease = None
+        if isinstance(mutation, Store):
+            rank, parent, blocks, names, lease = mutation
+            if lease is not None and lease.ttl_seconds is None:
+                lease = self._default(lease)
+                mutation = Store(rank, parent, blocks, names, lease)
         try:
             applied = self.owner.apply(mutation, now)
         except Exception:
