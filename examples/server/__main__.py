@@ -4,7 +4,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 
@@ -20,20 +20,41 @@ _EXAMPLE = {
 
 
 def main() -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM; the second one cancels what still runs."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    trio.run(_main, parse_settings(sys.argv[1:]))
+    settings = parse_settings(sys.argv[1:])
+    try:
+        trio.run(_main, settings)
+    except* OSError as group:
+        sys.exit(f"cannot listen on {settings.host}:{settings.port}: {_first(group)}")
 
 
 async def _main(settings: Settings) -> None:
-    stopping = trio.Event()
+    stopping, running = trio.Event(), trio.CancelScope()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            listeners = await nursery.start(serve, settings, stopping)
-            _say(listeners, settings)
-            async for _ in signals:
-                break
-            stopping.set()
+            nursery.start_soon(_obey, signals, stopping, running)
+            with running:
+                await _serve(settings, stopping)
+            nursery.cancel_scope.cancel()
+
+
+async def _serve(settings: Settings, stopping: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+        _say(await nursery.start(serve, settings, stopping), settings)
+
+
+async def _obey(
+    signals: AsyncIterator[int], stopping: trio.Event, running: trio.CancelScope
+) -> None:
+    await anext(signals)
+    stopping.set()
+    await anext(signals)
+    running.cancel()
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _say(listeners: Sequence[trio.SocketListener], settings: Settings) -> None:

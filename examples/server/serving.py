@@ -81,7 +81,7 @@ def _execution(settings: Settings) -> Execution:
         DecisionLimits(
             questions=settings.max_questions,
             input_tokens=settings.max_input_tokens,
-            context_tokens=settings.max_input_tokens,
+            context_tokens=settings.max_input_tokens + 1,  # so that the limit above decides
         ),
         settings.max_candidates,
         settings.fanout,

@@ -85,6 +85,8 @@ def _judge(parser: argparse.ArgumentParser, settings: Settings) -> None:
             parser.error(f"--alias {alias}={model}: no such model, or the alias is one")
     if not (settings.loopback or settings.api_keys or settings.insecure):
         parser.error(f"--host {settings.host} needs --api-key, or --insecure to serve anybody")
+    if not (settings.loopback or settings.api_keys):
+        _log.warning("serving anybody who can reach %s, without any key", settings.host)
     for name, most in _MOST.items():
         if getattr(settings, name) > most:
             parser.error(f"--{name.replace('_', '-')} must be at most {most}")

@@ -19,6 +19,7 @@ from tests.server.running import (
 
 ALL = 8  # the permits of `FLAGS`
 DEADLINE, GRACE = 0.5, 0.25
+SLACK = 1.0  # for a busy machine; the work that is cut short would take a minute
 
 
 @pytest.mark.parametrize("leave", ["close", "half-close", "after a kept request"])
@@ -57,7 +58,7 @@ async def test_a_stubborn_worker_keeps_its_permits_until_it_ends(
         response = await server.post("/v1/systemone", nouls("stubborn", ALL))
         took = trio.current_time() - began
         assert response.status == 504
-        assert 0.3 <= took < 0.3 + 0.1 + 0.2
+        assert 0.3 <= took < 0.3 + 0.1 + SLACK
         assert not await server.permits_free(1)
         await server.until_free(ALL)
     warned = [r for r in caplog.records if r.levelno == logging.WARNING]
@@ -72,7 +73,7 @@ async def test_a_late_answer_is_504_within_deadline_and_grace(model: str) -> Non
         response = await server.post("/v1/decisions", predicates(model, 2))
         took = trio.current_time() - began
         assert response.status == 504
-        assert DEADLINE <= took < DEADLINE + GRACE + 0.2
+        assert DEADLINE <= took < DEADLINE + GRACE + SLACK
         await server.until_free(ALL)
 
 
