@@ -39,6 +39,13 @@ from kvlanes.engine._status import EngineStatistics as EngineStatistics
 from kvlanes.engine._status import Health as Health
 from kvlanes.engine._status import RankStatistics as RankStatistics
 from kvlanes.engine._worker import Worker as Worker
+from kvlanes.engine.feeds import EventCounts as EventCounts
+from kvlanes.engine.feeds import EventSink as EventSink
+from kvlanes.engine.feeds import EventSource as EventSource
+from kvlanes.engine.feeds import Feed as Feed
+from kvlanes.engine.feeds import FeedCounts as FeedCounts
+from kvlanes.engine.feeds import FeedState as FeedState
+from kvlanes.engine.feeds import Watermark as Watermark
 from kvlanes.engine.load import TooManySources as TooManySources
 from kvlanes.engine.selection import Explanation as Explanation
 from kvlanes.engine.selection import Held as Held
@@ -74,7 +81,9 @@ from kvlanes.nursery import LaneCrashed as LaneCrashed
 from kvlanes.nursery import LaneSet as LaneSet
 from kvlanes.nursery import LaneSetStatistics as LaneSetStatistics
 from kvlanes.nursery import LaneStatistics as LaneStatistics
+from kvlanes.nursery import LaneTask as LaneTask
 from kvlanes.nursery import ServedBackend as ServedBackend
 from kvlanes.nursery import StaleIncarnation as StaleIncarnation
+from kvlanes.nursery import TaskReceiver as TaskReceiver
 from kvlanes.nursery import dispatch as dispatch
 from kvlanes.nursery import open_lanes as open_lanes

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import subprocess
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -77,3 +79,12 @@ def test_engine_reexports_every_name_of_its_signatures() -> None:
         if found.__name__ not in names and not found.__name__.startswith("_")
     }
     assert sorted(missing) == []
+
+
+EXTRAS = ("h11", "msgspec", "zstandard", "httpx2", "zmq", "prometheus_client", "numpy")
+
+
+def test_embedding_needs_no_extra() -> None:
+    blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in EXTRAS)
+    program = f"import sys\n{blocked}import kvlanes.engine, kvlanes.engine.testing"
+    subprocess.run([sys.executable, "-c", program], check=True)
