@@ -75,6 +75,14 @@ class Fleet:
         self._registry.restart(live, self._lanes.attach)
         self._model(live.member)
 
+    @enable_ki_protection
+    def emptied(self, live: LiveRank) -> None:
+        """Its coverage must be told anew; what runs there goes on."""
+        self._lanes.drop_nowait(live.rank.worker_id, live.rank.dp_rank)
+        live.incarnation = self._lanes.attach(live.rank)
+        live.pool_blocks = None
+        self._model(live.member)
+
     def fed(self, live: LiveRank) -> None:
         """An engine event arrived: from here on events tell what the rank holds, no model."""
         live.fed_at = trio.current_time()

@@ -1,6 +1,6 @@
 """What an engine tells about itself: figures for a dashboard, and sentences for a person."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -8,6 +8,7 @@ from kvlanes.admission import GateStatistics
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._eligibility import Eligibility
 from kvlanes.engine._registry import LiveRank, Registry
+from kvlanes.engine.feeds import Feed
 from kvlanes.engine.load import TRUSTED_AFTER
 from kvlanes.nursery import LaneSetStatistics
 
@@ -89,12 +90,14 @@ def health(
     eligibility: Eligibility,
     lanes: LaneSetStatistics,
     now: float,
+    feeds: Iterable[Feed] = (),
 ) -> Health:
-    """Look at everything once. O(ranks)."""
+    """Look at everything once. O(ranks + feeds)."""
     lives = list(registry.ranks())
     problems = [f"{rank}: its coverage was lost in a crash of the index" for rank in lanes.resync]
     for live in lives:
         problems += (f"{live.rank}: {text}" for text in _complaints(live, config, now))
+    problems += (f"{feed.rank}: {feed.complaint()}" for feed in feeds if feed.complaint())
     left_out = [eligibility.unfit(live, now) for live in lives]
     problems += (f"{live.rank}: {why}" for live, why in zip(lives, left_out) if why)
     return Health(None in left_out, tuple(sorted(problems)))
@@ -102,7 +105,10 @@ def health(
 
 def _complaints(live: LiveRank, config: EngineConfig, now: float) -> Iterator[str]:
     silent = now - live.fed_at
-    if (live.fed or live.member.worker.feed) and silent > config.feed_silence_seconds:
+    worker = live.member.worker
+    # A stream that the engine follows itself is asked when it is silent, and has its own word.
+    expected = worker.events is None and (live.fed or worker.feed)
+    if expected and silent > config.feed_silence_seconds:
         yield f"no event for {silent:.0f} s; its coverage may be stale"
     for source in live.reports.stale(now):
         yield f"the load that {source} reports is older than {config.load_max_age_seconds:.0f} s"

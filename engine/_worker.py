@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from kvlanes.engine.feeds import EventSource
 from kvlanes.engine.selection import TierWeights
 from kvlanes.indexer import Rank
 
@@ -31,6 +32,7 @@ class Worker:
         capabilities: Free words that a request may require.
         tier_weights: What its blocks outside the device are worth; `None` takes the engine's.
         feed: Whether engine events are expected, so that `health()` says when none come.
+        events: Where its events come from, if the engine shall follow them itself.
     """
 
     worker_id: str
@@ -40,6 +42,7 @@ class Worker:
     capabilities: frozenset[str] = attrs.field(default=frozenset(), kw_only=True, converter=_words)
     tier_weights: TierWeights | None = attrs.field(default=None, kw_only=True)
     feed: bool = attrs.field(default=False, kw_only=True)
+    events: EventSource | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         Rank(self.worker_id)  # refuses what is no name

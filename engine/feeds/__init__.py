@@ -17,6 +17,8 @@ from kvlanes.engine.feeds._options import CurveKeys as CurveKeys
 from kvlanes.engine.feeds._options import FollowOptions as FollowOptions
 from kvlanes.engine.feeds._protocols import EventSink as EventSink
 from kvlanes.engine.feeds._protocols import EventSource as EventSource
+from kvlanes.engine.feeds._sink import REPLAYS_AT_ONCE as REPLAYS_AT_ONCE
 from kvlanes.engine.feeds._sink import LaneSink as LaneSink
+from kvlanes.engine.feeds._sink import apply_batch as apply_batch
 from kvlanes.engine.feeds._sources import SglangEvents as SglangEvents
 from kvlanes.engine.feeds._sources import VllmEvents as VllmEvents

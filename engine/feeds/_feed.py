@@ -149,6 +149,15 @@ class Feed:
         self._fastest = min(self._fastest, delay)
         self.lag_seconds = delay - self._fastest
 
+    def complaint(self) -> str:
+        """What a person should look at, in one sentence; empty when all is well."""
+        sizes = ", ".join(map(str, sorted(set(self.events.refused_sizes.values()))))
+        if sizes and not self.events.stored_blocks:
+            return f"its events have blocks of {sizes} tokens, which are refused"
+        if self.state in (FeedState.LIVE, FeedState.PARTIAL, FeedState.SYNCING):
+            return ""
+        return f"its events are {self.state.value} ({self.error or 'not connected yet'})"
+
     def become(self, state: FeedState) -> None:
         self.state = state
         self.changed()

@@ -8,9 +8,28 @@ import trio
 from kvlanes.engine.feeds._errors import ResyncNeeded
 from kvlanes.engine.feeds._feed import Feed
 from kvlanes.indexer import Applied, Mutation, Rank
-from kvlanes.nursery import LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
+from kvlanes.nursery import Incarnation, LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
 
 REPLAYS_AT_ONCE = 8
+
+
+async def apply_batch(
+    lanes: LaneSet, incarnation: Incarnation, mutations: Sequence[Mutation]
+) -> Sequence[Applied]:
+    """Apply one batch of one rank: on an idle lane in one step, else through its queue.
+
+    A checkpoint only where the lane is busy.
+
+    Raises:
+        ResyncNeeded: The index crashed, or somebody else ended the incarnation.
+    """
+    try:
+        try:
+            return [lanes.apply_nowait(mutation, incarnation) for mutation in mutations]
+        except LaneBusy:  # raised by the first mutation or by none: nothing runs in between
+            return await lanes.apply_many(mutations, incarnation)
+    except (LaneCrashed, StaleIncarnation) as error:
+        raise ResyncNeeded(str(error)) from error
 
 
 class LaneSink:
@@ -52,21 +71,8 @@ class LaneSink:
         self.feeds.append(feed)
 
     async def apply(self, rank: Rank, mutations: Sequence[Mutation]) -> Sequence[Applied]:
-        """Apply a batch: on an idle lane in one step, else through its queue.
-
-        A checkpoint only where the lane is busy.
-
-        Raises:
-            ResyncNeeded: The index crashed, or somebody else ended the incarnation.
-        """
-        incarnation = self._incarnations[rank]
-        try:
-            try:
-                return [self._lanes.apply_nowait(mutation, incarnation) for mutation in mutations]
-            except LaneBusy:  # raised by the first mutation or by none: nothing runs in between
-                return await self._lanes.apply_many(mutations, incarnation)
-        except (LaneCrashed, StaleIncarnation) as error:
-            raise ResyncNeeded(f"{rank}: {error}") from error
+        """Apply a batch; see `apply_batch`."""
+        return await apply_batch(self._lanes, self._incarnations[rank], mutations)
 
     def lost(self, rank: Rank) -> bool:
         """Whether a crash of the index took the rank's coverage. O(lanes)."""
