@@ -71,6 +71,7 @@ from kvlanes.indexer import Store as Store
 from kvlanes.nursery import CapacityLease as CapacityLease
 from kvlanes.nursery import Completed as Completed
 from kvlanes.nursery import DeadlineExpired as DeadlineExpired
+from kvlanes.nursery import Departure as Departure
 from kvlanes.nursery import DispatchExpired as DispatchExpired
 from kvlanes.nursery import Ending as Ending
 from kvlanes.nursery import Failed as Failed
@@ -82,6 +83,7 @@ from kvlanes.nursery import LaneSet as LaneSet
 from kvlanes.nursery import LaneSetStatistics as LaneSetStatistics
 from kvlanes.nursery import LaneStatistics as LaneStatistics
 from kvlanes.nursery import LaneTask as LaneTask
+from kvlanes.nursery import Read as Read
 from kvlanes.nursery import ServedBackend as ServedBackend
 from kvlanes.nursery import StaleIncarnation as StaleIncarnation
 from kvlanes.nursery import TaskReceiver as TaskReceiver
