@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,15 @@ async def kvlanes(port: int) -> None:
 
 
 def hypercorn(port: int) -> None:
-    from hypercorn.config import Config
-    from hypercorn.trio import serve
-
-    config = Config.from_mapping(bind=[f"127.0.0.1:{port}"], accesslog=None)
-    trio.run(serve, asgi, config)
+    config = import_module("hypercorn.config").Config.from_mapping(
+        bind=[f"127.0.0.1:{port}"], accesslog=None
+    )
+    trio.run(import_module("hypercorn.trio").serve, asgi, config)
 
 
 def uvicorn(port: int, http: str) -> None:
-    import uvicorn
-
-    uvicorn.run(asgi, port=port, http=http, loop="asyncio", log_level="error", access_log=False)
+    run = import_module("uvicorn").run
+    run(asgi, port=port, http=http, loop="asyncio", log_level="error", access_log=False)
 
 
 SERVERS: dict[str, Callable[[int], object]] = {

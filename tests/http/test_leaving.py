@@ -134,8 +134,8 @@ async def test_a_client_that_does_not_read_cannot_hold_stopping() -> None:
     async def flood(request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, b"x" * 50_000_000)
 
-    limits = {"stop_seconds": 0.05, "cut_seconds": 0.05}
-    async with serving(flood, **limits) as served, served.client() as client:
+    server = serving(flood, stop_seconds=0.05, cut_seconds=0.05)
+    async with server as served, served.client() as client:
         await client.send(head("GET"))
         await client.stream.receive_some(1)
         served.stopping.set()
