@@ -109,6 +109,7 @@ class World:
     clears: bool = False
     follower: Follower = attrs.field(init=False)
     feed: Feed = attrs.field(init=False)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     link: FakeLink | None = None
     replay_faults: deque[tuple[str, int]] = attrs.field(factory=deque)
     truth: dict[tuple[int, int], Pool] = attrs.field(factory=dict)
@@ -117,6 +118,10 @@ class World:
         self.feed = Feed("fake", RANK)
         self.sink.watch(self.feed)
         self.follower = Follower(self.sink, self.feed, FollowOptions())
+
+    async def run(self) -> None:
+        with self.scope:
+            await supervise(self.follower, self.connect)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FakeLink]:
@@ -202,12 +207,13 @@ async def open_world(
     incarnation: bytes = b"",
     buffer_steps: int = 10_000,
     encoding: Any = "map",
+    in_place: bool = True,
 ) -> AsyncIterator[World]:
-    async with open_lanes(lambda: RadixIndex(BLOCK_SIZE), lanes=1) as lanes:
+    async with open_lanes(lambda: RadixIndex(BLOCK_SIZE), lanes=1, in_place=in_place) as lanes:
         sink = LaneSink(lanes, RANK.worker_id, block_size=BLOCK_SIZE)
         process = Publisher(Pool(encoding), buffer_steps, incarnation)
         world = World(lanes, sink, random.Random(seed), process, replayable, scoped)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervise, world.follower, world.connect)
+            nursery.start_soon(world.run)
             yield world
             nursery.cancel_scope.cancel()
