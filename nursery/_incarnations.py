@@ -67,9 +67,15 @@ class Places(Generic[LaneT]):
         return itertools.cycle(self.lanes)
 
     def attach(self, rank: Rank) -> Place[LaneT]:
-        """The rank's place, with a living incarnation in it. O(1)."""
+        """The rank's place, with a living incarnation in it. O(1).
+
+        Raises:
+            TypeError: No `Rank`.
+        """
         place = self.table.get(rank)
         if place is None:
+            if not isinstance(rank, Rank):
+                raise TypeError(f"a rank is a Rank, got {rank!r}")
             place = self.table[rank] = Place(rank, next(self._turn))
         if place.current is None:
             place.current = Incarnation(rank, next(self._numbers))

@@ -135,7 +135,8 @@ class LaneQueue:
     entries: deque[Item] = attrs.Factory(deque)
     overflow: dict[Entry, None] = attrs.Factory(dict)
     counts: Counts = attrs.Factory(Counts)
-    closed: bool = False
+    closed: bool = False  # to mutations; what was accepted is still served
+    ended: bool = False  # nobody serves it any more
     depth: int = 0  # accepted mutations that wait
     peak_depth: int = 0
     wake_at: float = math.inf  # when a lease may have to end; never later than that
@@ -168,8 +169,11 @@ class LaneQueue:
 
     def control(self, item: Control) -> None:
         """Append a control item, whatever the capacity. Never a checkpoint."""
-        self.entries.append(item)
-        self.wake()
+        if self.ended:
+            self._tell(item)
+        else:
+            self.entries.append(item)
+            self.wake()
 
     def pop(self) -> Item:
         item = self.entries.popleft()
@@ -206,15 +210,17 @@ class LaneQueue:
 
     @enable_ki_protection
     def abandon(self) -> None:
-        """The lane has ended: whoever still waits is told now."""
-        self.closed = True
+        """The lane has ended: whoever still waits is told now, and whoever comes later at once."""
+        self.closed = self.ended = True
         self.fail(lambda: LaneClosed("the lanes closed before this was applied"))
         while self.entries:
-            item = self.entries.popleft()
-            barrier = item.answer if isinstance(item, Reading) else item
-            if isinstance(barrier, Barrier):
-                barrier.fail(LaneClosed("the lanes closed before this was passed"))
-                barrier.arrive()
+            self._tell(self.entries.popleft())
+
+    def _tell(self, item: Item) -> None:
+        barrier = item.answer if isinstance(item, Reading) else item
+        if isinstance(barrier, Barrier):
+            barrier.fail(LaneClosed("the lanes closed before this was passed"))
+            barrier.arrive()
 
     async def settled(self, entry: Entry) -> Applied:
         """What became of an entry just submitted. Always a checkpoint."""

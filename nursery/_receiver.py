@@ -57,7 +57,7 @@ class Desk(Protocol):
     def next_task(self, receiver: "TaskReceiver") -> LaneTask | None: ...
     def settle(self, task: LaneTask) -> None: ...
     def is_over(self) -> bool: ...
-    async def sleep(self) -> None: ...
+    async def pause(self) -> None: ...
 
 
 class TaskReceiver:
@@ -94,7 +94,7 @@ class TaskReceiver:
                 return self._task
             if self._desk.is_over():
                 raise trio.EndOfChannel
-            await self._desk.sleep()
+            await self._desk.pause()
 
     def __aiter__(self) -> "TaskReceiver":
         return self

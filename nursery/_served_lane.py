@@ -10,6 +10,7 @@ from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import LaneBusy, LaneClosed, ServedTooShort
+from kvlanes.nursery._lane import DRAIN_SLICE
 from kvlanes.nursery._owner import crashed
 from kvlanes.nursery._queue import (
     Barrier,
@@ -148,8 +149,12 @@ class ServedLane:
     def is_over(self) -> bool:
         return self.queue.over and not self.outbox.works
 
-    async def sleep(self) -> None:
-        await self.queue.sleep()
+    async def pause(self) -> None:
+        """Until there may be a task; only for a moment when items are left."""
+        if self.queue.entries:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.queue.sleep()
 
     @enable_ki_protection
     def next_task(self, receiver: TaskReceiver) -> LaneTask | None:
@@ -157,11 +162,14 @@ class ServedLane:
         if self.step.expiry_due and not self._expiry_queued:
             self._expiry_queued = True
             self.queue.control(ExpiryDue())
-        while not self.outbox.works:
+        for _ in range(DRAIN_SLICE):
+            if self.outbox.works:
+                return LaneTask(self.outbox.works.popleft())
+            # The second: an item may have broken the lease table, and this receiver with it.
             if not self.queue.entries or receiver is not self._receiver:
                 return None
             self._begin(self.queue.pop())
-        return LaneTask(self.outbox.works.popleft())
+        return None
 
     def _begin(self, item: Item) -> None:
         if isinstance(item, Entry):
