@@ -14,5 +14,6 @@ from kvlanes.engine.http._messages import EncodingUnknown as EncodingUnknown
 from kvlanes.engine.http._messages import HttpError as HttpError
 from kvlanes.engine.http._messages import HttpRequest as HttpRequest
 from kvlanes.engine.http._messages import HttpResponse as HttpResponse
+from kvlanes.engine.http._messages import Send as Send
 from kvlanes.engine.http._messages import plain_refusal as plain_refusal
 from kvlanes.engine.http._serve import serve_http as serve_http

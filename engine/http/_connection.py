@@ -32,6 +32,7 @@ from kvlanes.engine.http._messages import (
     HttpError,
     HttpRequest,
     HttpResponse,
+    Send,
 )
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -87,6 +88,7 @@ class Connection:
         self._stopping = False
         self._idle = False  # waits for the next request
         self._handling = False  # the handler runs
+        self._streaming: trio.CancelScope | None = None  # sends a body piece by piece
         # Of the current request:
         self._bodiless = False  # a HEAD, so the response has no body on the wire
         self._sent_bytes = 0  # of its body, before decoding
@@ -112,6 +114,8 @@ class Connection:
         self._stopping = True
         if self._idle:
             self._scope.cancel()
+        if self._streaming is not None:
+            self._streaming.cancel()
 
     def cut(self) -> None:
         """Cancel the handler that still runs; its client is told that the server stops."""
@@ -128,7 +132,7 @@ class Connection:
                 break
             await self._inbox.put(data)
         # Cancelled first: a handler that waits for its body must not find a broken one instead.
-        if self._handling:
+        if self._handling or self._streaming is not None:
             everything.cancel()
         self._inbox.end()
 
@@ -211,10 +215,10 @@ class Connection:
 
     async def _body(self, request: HttpRequest) -> bytes:
         limits = self._limits
-        decode = decoder(request.header("content-encoding"), limits.body_bytes, limits.window_bytes)
         declared = request.header("content-length")
         if declared is not None and int(declared) > limits.body_bytes:
             raise BodyTooLarge(limits.body_bytes)
+        decode = decoder(request.header("content-encoding"), limits.body_bytes, limits.window_bytes)
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         pieces: list[bytes] = []
@@ -262,20 +266,29 @@ class Connection:
         await self._next_cycle()
 
     async def _respond(self, response: HttpResponse) -> None:
-        headers = [
-            ("content-type", response.content_type),
-            ("content-length", str(len(response.body))),
-            *response.headers,
-        ]
+        headers = [("content-type", response.content_type), *response.headers]
+        if response.stream is None:
+            headers.append(("content-length", str(len(response.body))))
         if self._stopping or self._inbox.overflowed or self._h11.their_state is not h11.DONE:
             headers.append(("connection", "close"))
         reason = _REASONS.get(response.status, b"")
         events: list[h11.Event] = [
             h11.Response(status_code=response.status, headers=headers, reason=reason)
         ]
-        if response.body and not self._bodiless:
+        if response.stream is not None and not self._bodiless:
+            await self._send(*events)
+            events = []
+            await self._send_pieces(response.stream)
+        elif response.body and not self._bodiless:
             events.append(h11.Data(data=response.body))
         await self._send(*events, h11.EndOfMessage())
+
+    async def _send_pieces(self, stream: Callable[[Send], Awaitable[None]]) -> None:
+        with trio.CancelScope() as self._streaming:
+            # Either may have come before there was a scope to cancel.
+            if not self._inbox.ended and not self._stopping:
+                await stream(lambda piece: self._send(h11.Data(data=piece)))
+        self._streaming = None
 
     async def _send(self, *events: h11.Event) -> None:
         data = b"".join(self._h11.send(event) or b"" for event in events)

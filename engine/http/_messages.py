@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import TypeAlias
 
 import attrs
 
@@ -86,6 +87,9 @@ class HttpRequest:
         return await self._read()
 
 
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
 @attrs.frozen
 class HttpResponse:
     """What goes back: length and connection headers are added on the way out.
@@ -95,12 +99,16 @@ class HttpResponse:
         body: Left out on the wire when the request was a HEAD.
         headers: Further headers, names in lower case.
         content_type: Of the body.
+        stream: Sends the body piece by piece, in the place of `body`, once the headers are out.
+            The response ends when it returns; it is cancelled when the client leaves and when
+            the server begins to stop. Each piece has `send_seconds` to be taken.
     """
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     content_type: str = "application/json"
+    stream: Callable[[Send], Awaitable[None]] | None = None
 
 
 def plain_refusal(status: int) -> HttpResponse:

@@ -90,6 +90,11 @@ async def test_a_declared_oversize_is_refused_before_it_is_sent() -> None:
         assert (response.status, response.headers["connection"]) == (413, "close")
 
 
+async def test_size_is_judged_before_the_encoding() -> None:
+    async with serving(echo, body_bytes=10) as served, served.client() as client:
+        assert (await client.request(b"x" * 11, headers=encoded("br"))).status == 413
+
+
 async def test_a_declared_oversize_gets_413_instead_of_continue() -> None:
     async with serving(echo, body_bytes=10) as served, served.client() as client:
         await client.send(head(headers="content-length: 11\r\nexpect: 100-continue\r\n"))
