@@ -10,10 +10,15 @@ from itertools import count
 from traceback import format_tb
 from typing import TypeAlias
 
+import attrs
 import trio
 
+from examples.server.access_log import AccessLog
+from examples.server.admin import Admin
 from examples.server.execution import Execution, Outcome
 from examples.server.models import Model
+from examples.server.schemas import Schema
+from examples.server.status import Status
 from examples.server.tenants import Tenants, bearer
 from kvlanes.engine.decisions import (
     BODIES_BUSY,
@@ -37,7 +42,6 @@ from kvlanes.engine.decisions import (
     dump_json,
     error_reply,
     parse_decision,
-    reply,
 )
 from kvlanes.engine.http import (
     BodiesBusy,
@@ -66,7 +70,9 @@ _BODY_FAULTS: dict[type[HttpError], Fault] = {
 # What the HTTP part answers by itself, in the words of the table.
 _STATUS_FAULTS = {408: BODY_LATE, 413: BODY_TOO_LARGE, 500: CRASH, 503: STOPPING}
 
-Route: TypeAlias = Callable[[HttpRequest, str], Awaitable[Reply]]
+_OPEN_PATHS = ("/healthz", "/readyz")  # no key, as nobody gives a probe one
+
+Route: TypeAlias = Callable[[HttpRequest, str], Awaitable[Reply | HttpResponse]]
 
 
 class App:
@@ -77,6 +83,10 @@ class App:
         aliases: Further names of models.
         execution: How decisions are executed.
         tenants: Who may ask, and what they share.
+        admin: The operator's routes.
+        status: Who is ready.
+        document: The OpenAPI document.
+        access_log: Writes a line a request.
         show_route: Whether answers say which worker was chosen; for loopback only, since it
             tells one tenant about the traffic of others.
     """
@@ -87,12 +97,20 @@ class App:
         aliases: Mapping[str, str],
         execution: Execution,
         tenants: Tenants,
+        admin: Admin,
+        status: Status,
+        document: Schema,
+        access_log: AccessLog,
         *,
         show_route: bool,
     ) -> None:
         self._models = {**models, **{name: models[model] for name, model in aliases.items()}}
         self._execution = execution
         self._tenants = tenants
+        self._admin = admin
+        self._status = status
+        self._document = dump_json(document)
+        self._access_log = access_log
         self._show_route = show_route
         self._serial = count(1)
         self._routes: dict[str, dict[str, Route]] = {
@@ -100,17 +118,25 @@ class App:
             "/v1/systemone": {"POST": partial(self._decide, Contract.SYSTEMONE)},
             "/v1/models": {"GET": self._list_models, "HEAD": self._list_models},
             "/healthz": {"GET": self._health, "HEAD": self._health},
+            "/readyz": {"GET": self._ready, "HEAD": self._ready},
+            "/openapi.json": {"GET": self._describe, "HEAD": self._describe},
+            **{path: {"GET": route, "HEAD": route} for path, route in admin.routes.items()},
         }
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """The response to one request; errors too are in the words of its contract."""
         request_id = _request_id(request.header("x-request-id"))
+        with self._access_log.line(request, request_id, request.path in self._routes) as line:
+            line.response = await self._answered(request, request_id)
+            return line.response
+
+    async def _answered(self, request: HttpRequest, request_id: str) -> HttpResponse:
         contract = _contract(request.path)
         try:
             route = self._route(request)
             given = await route(request, request_id)
         except DecisionError as error:
-            given = _refused(contract, error.fault, self._allowed(request.path))
+            given = _refused(contract, error.fault, self._extra(error.fault, request.path))
         except Exception as error:
             # The kind and the place, never the text: it may quote a prompt.
             place = "".join(format_tb(error.__traceback__))
@@ -130,12 +156,21 @@ class App:
             raise DecisionError(NOT_FOUND)
         if request.method not in methods:
             raise DecisionError(METHOD)
-        if request.path != "/healthz" and not self._tenants.admits(_key(request)):
+        # The operator's routes have a guard of their own.
+        exempt = request.path in _OPEN_PATHS or request.path in self._admin.routes
+        if not exempt and not self._tenants.admits(_key(request)):
             raise DecisionError(UNAUTHORIZED)
         return methods[request.method]
 
-    def _allowed(self, path: str) -> str:
-        return ", ".join(self._routes.get(path, ()))
+    def _extra(self, fault: Fault, path: str) -> tuple[tuple[str, str], ...]:
+        """Headers that a refusal owes to its path."""
+        if fault == METHOD:
+            return (("allow", ", ".join(self._routes[path])),)
+        if fault == UNAUTHORIZED:
+            # A browser asks for a password; a program sends a key.
+            scheme = 'Basic realm="kvlanes"' if path in self._admin.routes else "Bearer"
+            return (("www-authenticate", scheme),)
+        return ()
 
     async def _decide(self, contract: Contract, request: HttpRequest, request_id: str) -> Reply:
         body = await _body(request)
@@ -147,8 +182,8 @@ class App:
         # A client may send one id with many requests, and permits that share an id count as one
         # request: only with a number of our own is it unique.
         unique = f"{request_id}#{next(self._serial)}"
-        outcome = await self._execution.run(model, decision, namespace, unique)
-        given = reply(decision, model.name, outcome.answers, outcome.usage)
+        outcome = await self._execution.run(model, decision, namespace, unique, body)
+        given = outcome.reply
         headers = (("x-kvlanes-decisions-version", "1"), *self._routed(outcome))
         return Reply(given.status, given.body, (*given.headers, *headers))
 
@@ -172,14 +207,21 @@ class App:
             for name in self._models
         ]
         described: list[Json] = [
-            {"name": name, "description": "Simulated model.", "release_date": _RELEASED}
-            for name in self._models
+            {"name": name, "description": model.description, "release_date": _RELEASED}
+            for name, model in self._models.items()
         ]
         return Reply(200, dump_json({"object": "list", "data": entries, "models": described}))
 
     async def _health(self, request: HttpRequest, request_id: str) -> Reply:
         workers: Json = {name: len(model.workers) for name, model in self._models.items()}
         return Reply(200, dump_json({"status": "ok", "workers": workers}))
+
+    async def _ready(self, request: HttpRequest, request_id: str) -> Reply:
+        ready, told = self._status.readiness()
+        return Reply(200 if ready else 503, dump_json(told))
+
+    async def _describe(self, request: HttpRequest, request_id: str) -> Reply:
+        return Reply(200, self._document)
 
 
 async def _body(request: HttpRequest) -> bytes:
@@ -207,12 +249,13 @@ def _contract(path: str) -> Contract:
     return Contract.SYSTEMONE if path == "/v1/systemone" else Contract.DECISIONS
 
 
-def _refused(contract: Contract, fault: Fault, allowed: str) -> Reply:
+def _refused(contract: Contract, fault: Fault, extra: tuple[tuple[str, str], ...]) -> Reply:
     given = error_reply(contract, fault)
-    extra = {METHOD: ("allow", allowed), UNAUTHORIZED: ("www-authenticate", "Bearer")}.get(fault)
-    return given if extra is None else Reply(given.status, given.body, (*given.headers, extra))
+    return Reply(given.status, given.body, (*given.headers, *extra))
 
 
-def _response(given: Reply, request_id: str) -> HttpResponse:
+def _response(given: Reply | HttpResponse, request_id: str) -> HttpResponse:
     ids = (("x-request-id", request_id), ("x-typesafe-request-id", request_id))
+    if isinstance(given, HttpResponse):
+        return attrs.evolve(given, headers=(*ids, *given.headers))
     return HttpResponse(given.status, given.body, (*ids, *given.headers))

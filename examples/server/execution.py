@@ -1,4 +1,5 @@
 """One decision on its way: admitted, prepared, routed, dispatched, answered or refused by name."""
+# flake8: noqa: ASYNC913 - each turn of the loop leaves one worker out
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +7,10 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from examples.server.models import Model, Prepared
+from examples.server.models import Model
+from examples.server.plans import Plan, Prepared
+from examples.server.status import Recent
+from examples.server.upstream import Upstream, WorkerBroke, WorkerUnreachable
 from examples.server.workers import Declined, WorkerBusy
 from kvlanes.engine import (
     AdmissionRefused,
@@ -18,6 +22,7 @@ from kvlanes.engine import (
     Rank,
     Request,
     RequestTooLarge,
+    Reservation,
     Route,
     WorkerLost,
 )
@@ -34,9 +39,11 @@ from kvlanes.engine.decisions import (
     DecisionLimits,
     Fault,
     Refused,
+    Reply,
     Usage,
     answer,
     candidates,
+    reply,
     too_many_branches,
     unsupported,
 )
@@ -44,10 +51,9 @@ from kvlanes.engine.decisions import (
 
 @attrs.frozen
 class Outcome:
-    """All answers of a request in the order of its questions, and where they were found."""
+    """The 200 with all answers, and where they were found."""
 
-    answers: tuple[Answer, ...]
-    usage: Usage
+    reply: Reply
     route: Route
 
 
@@ -68,15 +74,17 @@ class Execution:
         max_candidates: What the models can tell apart in one question.
         fanout: Siblings of a first branch that run at once.
         preflight_slots: Threads that prepare requests; none free is a refusal.
+        recent: Where decisions are noted for whoever looks at the page.
     """
 
     limits: DecisionLimits
     max_candidates: int
     fanout: int
     preflight_slots: int
+    recent: Recent
 
     async def run(
-        self, model: Model, decision: Decision, namespace: str, request_id: str
+        self, model: Model, decision: Decision, namespace: str, request_id: str, body: bytes
     ) -> Outcome:
         """Answer every question, or raise for the whole request.
 
@@ -92,12 +100,15 @@ class Execution:
             _named(),
             model.engine.request_nowait(weight=count, request_id=request_id) as request,
         ):
-            results = await self._results(model, decision, namespace, request)
+            found = await self._results(model, decision, namespace, request, body)
+        if isinstance(found, Outcome):
+            return found
         usage = Usage(
-            sum(result.input_tokens for result in results),
-            sum(result.cached_tokens for result in results),
+            sum(result.input_tokens for result in found),
+            sum(result.cached_tokens for result in found),
         )
-        return Outcome(tuple(result.answer for result in results), usage, results[0].route)
+        answers = [result.answer for result in found]
+        return Outcome(reply(decision, model.name, answers, usage), found[0].route)
 
     def _judge(self, model: Model, decision: Decision) -> None:
         if not model.workers:
@@ -106,15 +117,18 @@ class Execution:
             raise unsupported("a question has more candidates than the model can tell apart")
 
     async def _results(
-        self, model: Model, decision: Decision, namespace: str, request: Request
-    ) -> Sequence[_Result]:
+        self, model: Model, decision: Decision, namespace: str, request: Request, body: bytes
+    ) -> Outcome | Sequence[_Result]:
         threads = model.engine.gate.statistics()
         if threads.threads + threads.waiting_for_thread >= self.preflight_slots:
             raise DecisionError(PREFLIGHT_BUSY)
-        prepared = await request.preflight(model.prepare, decision, namespace, self.limits)
-        job = _Job(model, decision, namespace, request)
-        first = await job.ask(prepared[0])
-        return [first, *await self._siblings(job, prepared[1:], first.route.rank)]
+        plan = await request.preflight(model.prepare, decision, namespace, self.limits, body)
+        job = _Job(model, decision, plan, namespace, request, model.misfits(decision, plan))
+        first = await job.ask(plan.branches[0])
+        self.recent.note(request.request_id, model.name, first.route)
+        if isinstance(first, Outcome):
+            return first
+        return [first, *await self._siblings(job, plan.branches[1:], first.route.rank)]
 
     async def _siblings(
         self, job: "_Job", prepared: Sequence[Prepared], rank: Rank
@@ -125,7 +139,7 @@ class Execution:
 
         async def ask(ready: Prepared) -> None:
             async with room:
-                results[ready.branch.ordinal] = await job.ask(ready, rank)
+                results[ready.branch.ordinal] = await job.score(ready, rank)
 
         try:
             async with trio.open_nursery() as nursery:
@@ -142,23 +156,56 @@ class _Job:
 
     model: Model
     decision: Decision
+    plan: Plan
     namespace: str
     request: Request
+    misfits: tuple[str, ...]
 
-    async def ask(self, ready: Prepared, rank: Rank | None = None) -> _Result:
-        """Route one branch, to `rank` if given, and take its answer."""
-        branch = ready.branch
-        allowed = None if rank is None else (rank,)
-        with self.request.route(ready.prompt, allowed=allowed) as held:
-            worker = self.model.workers[held.route.worker]
-            ended = await held.dispatch(
-                worker.score, branch.ordinal, branch.tokens, branch.labels, self.namespace
-            )
-            said = ended.unwrap()
-            held.succeeded(cached_tokens=said.cached_tokens)
+    async def ask(self, first: Prepared) -> _Result | Outcome:
+        """Ask the best worker that is there: for all answers at once if it can, else for one.
+
+        A worker that did not begin to answer is passed over for the next; its place is given
+        back first.
+        """
+        away: list[str] = []
+        while True:
+            with self.request.route(first.prompt, exclude=(*self.misfits, *away)) as held:
+                try:
+                    return await self._serve(held, first)
+                except WorkerUnreachable as error:
+                    away.append(error.worker)
+            self.model.engine.connect_failed(away[-1])
+
+    async def score(self, ready: Prepared, rank: Rank) -> _Result:
+        """Score a further branch where the first one was: its prefix is cached there."""
+        with self.request.route(ready.prompt, allowed=(rank,)) as held:
+            return await self._score(held, ready)
+
+    async def _serve(self, held: Reservation, first: Prepared) -> _Result | Outcome:
+        worker = self.model.workers[held.route.worker]
+        if isinstance(worker, Upstream) and self.decision.contract in worker.abilities.native:
+            return await self._forward(held, worker, first)
+        return await self._score(held, first)
+
+    async def _score(self, held: Reservation, ready: Prepared) -> _Result:
+        worker, branch = self.model.workers[held.route.worker], ready.branch
+        ended = await held.dispatch(
+            worker.score, branch.ordinal, branch.tokens, branch.labels, self.namespace
+        )
+        said = ended.unwrap()
+        held.succeeded(cached_tokens=said.cached_tokens)
         question = self.decision.questions[branch.ordinal]
         found = Refused() if isinstance(said, Declined) else answer(question, said.logprobs)
         return _Result(found, len(branch.tokens), said.cached_tokens, held.route)
+
+    async def _forward(self, held: Reservation, worker: Upstream, first: Prepared) -> Outcome:
+        model, fields = self.model.name, self.plan.fields
+        ended = await held.dispatch(worker.decide, self.decision, model, fields, self.namespace)
+        said = ended.unwrap()
+        if said.cached_share is not None:
+            # Measured in the engine's own tokens, which need not be those that we route by.
+            held.succeeded(cached_tokens=int(said.cached_share * first.prompt.token_count))
+        return Outcome(said.reply, held.route)
 
 
 @contextmanager
@@ -182,6 +229,8 @@ _FAULTS: dict[type[Exception], Fault] = {
     DispatchExpired: DEADLINE,
     NoEligibleWorker: NOT_READY,
     WorkerLost: NOT_READY,
+    WorkerUnreachable: NOT_READY,
+    WorkerBroke: NOT_READY,
     WorkerBusy: WORKER_BUSY,
 }
 

@@ -1,16 +1,22 @@
 """Opening the whole server, and closing it in order."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
+from examples.server.access_log import AccessLog
+from examples.server.admin import Admin
 from examples.server.app import App
 from examples.server.execution import Execution
-from examples.server.models import open_models
+from examples.server.guard import Guard
+from examples.server.models import Model, open_models
+from examples.server.openapi import document
+from examples.server.schemas import Bounds, Schema
 from examples.server.settings import Settings
+from examples.server.status import Recent, Status
 from examples.server.tenants import Tenants
 from kvlanes.engine import AdmissionGate
 from kvlanes.engine.decisions import DecisionLimits
@@ -42,13 +48,7 @@ async def serve(
         open_models(settings, gate) as models,
         trio.open_nursery() as nursery,
     ):
-        app = App(
-            models,
-            settings.aliases,
-            _execution(settings),
-            Tenants.make(settings.cache_scope, settings.api_keys),
-            show_route=settings.loopback,
-        )
+        app = _app(settings, gate, models)
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         nursery.start_soon(_refuse_when, stopping, gate)
         server = partial(
@@ -71,12 +71,38 @@ async def _open_gate(settings: Settings) -> AsyncIterator[AdmissionGate]:
             _log.warning("stopping with %s permits still held", gate.statistics().held)
 
 
+def _app(settings: Settings, gate: AdmissionGate, models: Mapping[str, Model]) -> App:
+    recent = Recent()
+    status = Status(gate, models, recent)
+    described = _document(settings, models)
+    return App(
+        models,
+        settings.aliases,
+        _execution(settings, recent),
+        Tenants.make(settings.cache_scope, settings.api_keys),
+        Admin(Guard(settings.admin_key, settings.loopback), status, described),
+        status,
+        described,
+        AccessLog(settings.access_log),
+        show_route=settings.loopback,
+    )
+
+
+def _document(settings: Settings, models: Mapping[str, Model]) -> Schema:
+    bounds = Bounds(
+        (*models, *settings.aliases),
+        min(settings.max_questions, settings.permits),
+        settings.max_candidates,
+    )
+    return document(bounds, keys=bool(settings.api_keys))
+
+
 async def _refuse_when(stopping: trio.Event, gate: AdmissionGate) -> None:
     await stopping.wait()
     gate.close()
 
 
-def _execution(settings: Settings) -> Execution:
+def _execution(settings: Settings, recent: Recent) -> Execution:
     return Execution(
         DecisionLimits(
             questions=settings.max_questions,
@@ -86,6 +112,7 @@ def _execution(settings: Settings) -> Execution:
         settings.max_candidates,
         settings.fanout,
         settings.preflight_slots,
+        recent,
     )
 
 

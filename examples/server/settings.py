@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import attrs
 
+from examples.server import demo
 from examples.server.behaviour import Behaviour, parse_mock
+from examples.server.config_file import arguments_of
 from examples.server.tenants import SCOPES
+from examples.server.upstream_address import worker_url
 
 _log = logging.getLogger("examples.server")
 
@@ -47,6 +51,11 @@ class Settings:
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     mocks: Mapping[str, Behaviour] = attrs.field(factory=lambda: {"mock-fast": Behaviour()})
     aliases: Mapping[str, str] = attrs.field(factory=lambda: {"jev-latest": "mock-fast"})
+    upstreams: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    tokenizers: Mapping[str, Path] = attrs.field(factory=dict)
+    admin_key: str | None = attrs.field(default=None, repr=False)
+    access_log: bool = False
+    demo: float | None = None
 
     @property
     def loopback(self) -> bool:
@@ -66,22 +75,58 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
         SystemExit: A value that is refused; the reason is on standard error.
     """
     parser = _parser()
-    given = vars(parser.parse_args(arguments))
+    # Later flags have the last word.
+    shown = any(argument.partition("=")[0] == "--demo" for argument in arguments)
+    before = [*(demo.FLAGS if shown else ()), *_configured(parser, arguments)]
+    given = vars(parser.parse_args([*before, *arguments]))
+    given.pop("config", None)
     keys = [*given.pop("api_key"), *_keys_of_file(given.pop("api_key_file"))]
     keys += filter(None, os.environ.get("KVLANES_API_KEYS", "").split(","))
-    mocks, aliases = dict(given.pop("mock") or ()), dict(given.pop("alias") or ())
-    if mocks:
-        given |= {"mocks": mocks, "aliases": aliases}
-    elif aliases:
-        given["aliases"] = aliases
-    settings = Settings(api_keys=tuple(keys), **given)
+    settings = Settings(api_keys=tuple(keys), **_named(given), **given)
     _judge(parser, settings)
     return settings
 
 
+def _configured(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """What `--config` says, to stand before the flags, which then have the last word."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config", type=Path, default=None)
+    file: Path | None = finder.parse_known_args(arguments)[0].config
+    if file is None:
+        return []
+    try:
+        return arguments_of(file)
+    except (OSError, ValueError) as error:
+        parser.error(f"--config {file}: {error}")
+
+
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the flags that name models out of `given`, as settings."""
+    mocks, aliases = dict(given.pop("mock") or ()), dict(given.pop("alias") or ())
+    upstreams: dict[str, tuple[str, ...]] = {}
+    for name, url in given.pop("worker") or ():
+        upstreams[name] = (*upstreams.get(name, ()), url)
+    found: dict[str, Any] = {
+        "upstreams": upstreams,
+        "tokenizers": {name: Path(file) for name, file in given.pop("tokenizer") or ()},
+    }
+    if upstreams and not aliases:
+        aliases = {"jev-latest": next(iter(upstreams))}  # what one of the clients asks for
+    if mocks or upstreams:
+        found |= {"mocks": mocks, "aliases": aliases}
+    elif aliases:
+        found["aliases"] = aliases
+    return found
+
+
 def _judge(parser: argparse.ArgumentParser, settings: Settings) -> None:
+    models = (*settings.mocks, *settings.upstreams)
+    if len(set(models)) != len(models):
+        parser.error("a --mock and a --worker have the same name")
+    if not settings.tokenizers.keys() <= settings.upstreams.keys():
+        parser.error("--tokenizer names a model without a --worker")
     for alias, model in settings.aliases.items():
-        if model not in settings.mocks or alias in settings.mocks:
+        if model not in models or alias in models:
             parser.error(f"--alias {alias}={model}: no such model, or the alias is one")
     if not (settings.loopback or settings.api_keys or settings.insecure):
         parser.error(f"--host {settings.host} needs --api-key, or --insecure to serve anybody")
@@ -118,6 +163,11 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _worker(text: str) -> tuple[str, str]:
+    name, url = _pair(text)
+    return name, worker_url(url)
+
+
 _COUNTS = {
     "--permits": "questions answered at once, over all requests",
     "--max-questions": "questions of one request",
@@ -143,6 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m examples.server",
         description=__doc__,
         argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,  # a flag that is nearly right is an unknown one
     )
     add: Callable[..., object] = parser.add_argument
     add("--host", help="address to listen on (127.0.0.1)")
@@ -154,6 +205,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--api-key", action="append", default=[], help="a key that may ask; also KVLANES_API_KEYS")
     add("--api-key-file", type=Path, default=None, help="keys that may ask, one a line")
     add("--alias", action="append", type=_pair, default=None, metavar="A=M", help="a second name")
+    add("--worker", action="append", type=_worker, default=None, metavar="NAME=URL",
+        help="a real engine (vLLM, SGLang) that serves a model; repeat for more")  # fmt: skip
+    add("--tokenizer", action="append", type=_pair, default=None, metavar="NAME=FILE",
+        help="a model's tokenizer.json; without one its engines tokenise")  # fmt: skip
+    add("--config", type=Path, metavar="FILE", help="TOML with these flags as keys")
+    add("--admin-key", help="shows the page, /docs and /metrics to whoever has it")
+    add("--access-log", action="store_true", help="a line for each request on standard error")
+    add("--demo", nargs="?", type=_seconds, const=60.0, metavar="S",
+        help="let built-in clients come and go for S seconds (60), then stop")  # fmt: skip
     add("--mock", action="append", type=parse_mock, default=None, metavar="NAME[:…]",
         help="a simulated model and how it behaves: latency=S, stubborn=S, preflight=S, "
         "down, bad, busy, refuse, tie")  # fmt: skip

@@ -49,6 +49,7 @@ class FakeEngine:
     Attributes:
         served: Requests for scores or decisions that were computed, in order.
         die_at: Stage at which the next scored request loses its connection.
+        deaths: How often that has happened.
         stall_at: Stage at which requests stand still until the client leaves.
         failing: The paths on which they happen.
         stalled: Set when one does.
@@ -69,6 +70,7 @@ class FakeEngine:
     failing: frozenset[str] = SCORED
     stalled: trio.Event = attrs.field(factory=trio.Event)
     left: trio.Event = attrs.field(factory=trio.Event)
+    deaths: int = 0
     port: int = 0
     _cache: PrefixCache = attrs.field(factory=lambda: PrefixCache(100_000, BLOCK))
 
@@ -266,6 +268,7 @@ async def _stage(engine: FakeEngine, wire: trio.SocketStream, path: str, stage: 
         return
     if engine.die_at == stage:
         engine.die_at = None
+        engine.deaths += 1
         raise Gone
     if engine.stall_at == stage:
         engine.stalled.set()

@@ -211,7 +211,7 @@ async def test_rows_about_size_and_capability(path: str) -> None:
 
 async def test_paths_and_methods() -> None:
     async with running() as server, server.client() as client:
-        for path in ("/", "/v1/decisions/", "/v1/chat/completions"):
+        for path in ("/v1", "/v1/decisions/", "/v1/chat/completions"):
             response = await client.request(b"{}", path=path)
             check(response, "/v1/decisions", 404, "not_found")
         for path in PATHS:

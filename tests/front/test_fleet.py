@@ -1,0 +1,260 @@
+"""Real workers behind the whole server: routed by prefix, lost at every stage, books balanced."""
+# flake8: noqa: ASYNC910 - every wait is in what is called
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from tests.front.fakes import STAGES, FakeEngine, plain, sglang, vllm
+from tests.front.fakes import running as serving_fake
+from tests.http.raw import Response
+from tests.server.running import Body, Running, predicates, running, send
+
+PATIENCE_SECONDS = 10.0
+
+
+def native() -> FakeEngine:
+    return vllm(natively=True)
+
+
+@attrs.frozen
+class Fronted:
+    """A server in front of fakes."""
+
+    server: Running
+    fakes: Sequence[FakeEngine]
+
+    async def ask(self, body: Body, headers: str = "", path: str = "/v1/decisions") -> Response:
+        return await self.server.post(path, body, headers)
+
+    async def status(self) -> Any:
+        async with self.server.client() as client:
+            local = f"host: 127.0.0.1:{self.server.port}\r\n"
+            await client.send(f"GET /status HTTP/1.1\r\n{local}\r\n".encode())
+            return json.loads((await client.response()).body)
+
+    async def balanced(self) -> None:
+        """Every permit, place and dispatch comes back."""
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not _balanced(status := await self.status()):
+                pass
+        assert status["permits"]["requests"] == []
+
+    def by_name(self, worker: str) -> FakeEngine:
+        return next(fake for fake in self.fakes if fake.name == worker)
+
+
+def _balanced(status: Any) -> bool:
+    (model,) = status["models"]
+    running_now = sum(worker["requests"] for worker in model["workers"])
+    held = (status["permits"]["held"], model["open_requests"], model["dispatched"], running_now)
+    return held == (0, 0, 0, 0)
+
+
+@asynccontextmanager
+async def fronting(*fakes: FakeEngine, flags: Sequence[str] = ()) -> AsyncIterator[Fronted]:
+    async with AsyncExitStack() as stack:
+        for fake in fakes:
+            await stack.enter_async_context(serving_fake(fake))
+        workers = [f"--worker=m={fake.url}" for fake in fakes]
+        given = ("--permits=8", "--deadline=0.5", "--grace=0.25", *workers, *flags)
+        server = await stack.enter_async_context(running(*given))
+        for fake in fakes:
+            fake.served.clear()
+            fake.salts.clear()
+        fronted = Fronted(server, fakes)
+        yield fronted
+        await fronted.balanced()
+
+
+def context(number: int) -> str:
+    return f"Case {number}. " + "A customer was charged twice and asks for a refund. " * 20
+
+
+def worker_of(response: Response) -> str:
+    assert response.status == 200, response
+    return response.headers["x-kvlanes-route"].partition(";")[0]
+
+
+async def test_same_prompts_go_to_the_same_worker_of_a_mixed_fleet() -> None:
+    fakes = (native(), native(), vllm(), vllm())
+    async with fronting(*fakes) as fronted:
+        chosen: dict[int, list[str]] = {
+            i: [worker_of(await fronted.ask(predicates("m", 1, context(i)))) for _ in range(3)]
+            for i in range(12)
+        }
+        assert all(len(set(workers)) == 1 for workers in chosen.values()), chosen
+        spread = Counter(workers[0] for workers in chosen.values())
+        assert set(spread) == {fake.name for fake in fakes}, spread
+        for fake in fakes:
+            assert len(fake.served) == 3 * spread[fake.name]
+        # Seen by the engines too: of three askings the last two find the prompt cached.
+        for row in (await fronted.status())["models"][0]["workers"]:
+            assert row["measured_tokens"] > 0
+            assert row["coverage_blocks"] > 0
+
+
+@pytest.mark.parametrize("make", [native, vllm, sglang])
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_worker_killed_before_its_answer_began_is_replaced_and_after_it_named(
+    make: Callable[[], FakeEngine], stage: str
+) -> None:
+    first, second = make(), make()
+    async with fronting(first, second) as fronted:
+        body = predicates("m", 1, context(1))
+        victim = fronted.by_name(worker_of(await fronted.ask(body)))
+        other = second if victim is first else first
+        victim.die_at = stage
+        response = await fronted.ask(body)
+        if stage in ("begun", "read"):
+            assert worker_of(response) == other.name
+        else:
+            assert response.status == 503
+            assert json.loads(response.body)["error"]["code"] == "server_error"
+        assert victim.deaths == 1
+        await fronted.balanced()
+        assert worker_of(await fronted.ask(body)) in (victim.name, other.name)
+
+
+@pytest.mark.parametrize("make", [native, vllm, sglang])
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_worker_that_stands_still_is_left_at_the_deadline(
+    make: Callable[[], FakeEngine], stage: str
+) -> None:
+    fake = make()
+    async with fronting(fake) as fronted:
+        fake.stall_at = stage
+        response = await fronted.ask(predicates("m", 1, context(1)))
+        assert response.status == 504
+        with trio.fail_after(PATIENCE_SECONDS):
+            await fake.left.wait()
+
+
+@pytest.mark.parametrize("make", [native, vllm, sglang])
+async def test_a_client_that_hangs_up_ends_the_stream_to_the_worker(
+    make: Callable[[], FakeEngine],
+) -> None:
+    fake = make()
+    async with fronting(fake, flags=["--deadline=60"]) as fronted:
+        fake.stall_at = "first"
+        async with fronted.server.client() as client:
+            await send(client, "/v1/decisions", predicates("m", 1, context(1)))
+            with trio.fail_after(PATIENCE_SECONDS):
+                await fake.stalled.wait()
+        with trio.fail_after(PATIENCE_SECONDS):
+            await fake.left.wait()
+
+
+async def test_a_worker_that_is_gone_is_passed_over_then_left_out() -> None:
+    async with trio.open_nursery() as nursery:
+        first, second = vllm(), vllm()
+        killed = await nursery.start(_until_killed, first)
+        async with fronting(second, flags=[f"--worker=m={first.url}"]) as fronted:
+            killed.cancel()
+            for i in range(8):
+                assert worker_of(await fronted.ask(predicates("m", 1, context(i)))) == second.name
+            (model,) = (await fronted.status())["models"]
+            assert any(first.name in problem for problem in model["problems"]), model
+            assert model["ready"]
+        nursery.cancel_scope.cancel()
+
+
+async def _until_killed(fake: FakeEngine, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    with trio.CancelScope() as scope:
+        async with serving_fake(fake):
+            task_status.started(scope)
+            await trio.sleep_forever()
+
+
+async def test_without_any_worker_left_the_request_ends_by_name() -> None:
+    fake = vllm()
+    async with fronting(fake) as fronted:
+        fake.die_at = "read"
+        response = await fronted.ask(predicates("m", 1))
+        assert response.status == 503
+        assert json.loads(response.body)["error"]["message"].startswith("no worker can serve")
+
+
+async def test_siblings_go_where_the_first_branch_went() -> None:
+    first, second = vllm(), vllm()
+    async with fronting(first, second) as fronted:
+        worker = fronted.by_name(worker_of(await fronted.ask(predicates("m", 5, context(1)))))
+        assert len(worker.served) == 5
+        assert len(first.served) + len(second.served) == 5
+
+
+def wide(options: int) -> Body:
+    choices = [{"value": str(i)} for i in range(options)]
+    question = {"type": "choice", "instructions": "Which?", "choices": choices}
+    return {"model": "m", "input": "It rains.", "questions": [question]}
+
+
+async def test_more_labels_than_an_engine_reads_is_a_missing_capability() -> None:
+    async with fronting(vllm(), flags=["--deadline=10"]) as fronted:
+        response = await fronted.ask(wide(129))
+        assert response.status == 400
+        assert json.loads(response.body)["error"]["code"] == "unsupported_capability"
+        assert "129" in json.loads(response.body)["error"]["message"]
+
+
+async def test_a_request_goes_past_workers_that_cannot_take_it() -> None:
+    able = native()
+    # Labels are tokenised one by one, each once in the life of the server.
+    async with fronting(vllm(), vllm(), able, flags=["--deadline=10"]) as fronted:
+        for _ in range(3):
+            assert worker_of(await fronted.ask(wide(129))) == able.name
+
+
+async def test_both_contracts_reach_an_engine_that_knows_them() -> None:
+    fake = native()
+    async with fronting(fake) as fronted:
+        noul = {"q": {"type": "noul", "instructions": "Is it so?"}}
+        body = {"model": "jev-latest", "state": {"a": 1}, "questions": noul}
+        response = await fronted.ask(body, path="/v1/systemone")
+        assert response.status == 200
+        answer = json.loads(response.body)
+        assert answer["model"] == "m"
+        assert answer["answers"]["q"]["type"] == "noul"
+        assert fake.served[-1]["state"] == {"a": 1}, "the whole request went there"
+
+
+async def test_tenants_have_salts_of_their_own() -> None:
+    fakes = (native(), vllm(), sglang())
+    keys = ("--api-key=one", "--api-key=two")
+    async with fronting(*fakes, flags=keys) as fronted:
+        for key in ("one", "two"):
+            for i in range(6):
+                await fronted.ask(
+                    predicates("m", 1, context(i)), f"authorization: Bearer {key}\r\n"
+                )
+        salts = {salt for fake in fakes for salt in fake.salts}
+        assert len(salts) == 2
+        assert not any(key in salt for key in ("one", "two") for salt in salts)
+
+
+async def test_text_routes_where_every_engine_answers_by_itself() -> None:
+    """Nobody is asked to tokenise: the text is the prompt's identity."""
+    fakes = [native(), native()]
+    for fake in fakes:
+        del fake.routes["/tokenize"], fake.routes["/v1/completions"]
+    async with fronting(*fakes) as fronted:
+        for i in range(4):
+            workers = [
+                worker_of(await fronted.ask(predicates("m", 2, context(i)))) for _ in range(3)
+            ]
+            assert len(set(workers)) == 1
+        assert all(fake.served for fake in fakes)
+
+
+async def test_an_engine_without_room_is_a_429() -> None:
+    fake = native()
+    async with fronting(fake) as fronted:
+        fake.routes["/v1/decisions"] = lambda engine, body: plain(503, {"error": "queue is full"})
+        response = await fronted.ask(predicates("m", 1))
+        assert (response.status, response.headers["retry-after"]) == (429, "1")
