@@ -90,13 +90,10 @@ NO_KIDS: dict[bytes, Node] = {}
 def common(edge: bytes, blocks: bytes, at: int) -> int:
     """Bytes of `edge` that `blocks` repeats from `at` on; a multiple of 8, found by bisection.
 
+    The first block must be known to be the same, as it is when it was the key to the segment.
+
     Cost: O(log blocks) comparisons. A loop over blocks costs 20 times more at 128 blocks.
     """
-    if blocks.startswith(edge, at):
-        return len(edge)
-    first = blocks[at : at + 8]
-    if not first or not edge.startswith(first):
-        return 0
     low, high = 1, min(len(edge), len(blocks) - at) >> 3
     while low < high:
         middle = (low + high + 1) >> 1
