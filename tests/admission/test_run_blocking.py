@@ -36,7 +36,10 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(record.levelno, record.getMessage()) for record in caplog.records]
 
 
-async def test_the_result_and_the_error_of_a_thread_come_back() -> None:
+async def test_the_result_and_the_error_of_a_thread_come_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     gate = AdmissionGate(2)
     with gate.admit_nowait(2) as permit:
         assert await permit.run_blocking(divmod, 7, 2) == (3, 1)
@@ -44,6 +47,7 @@ async def test_the_result_and_the_error_of_a_thread_come_back() -> None:
             await permit.run_blocking(divmod, 7, 0)
         assert gate.statistics().requests[0].doing == ("admitted",)
     assert_idle(gate)
+    assert logged(caplog) == []  # both were taken
 
 
 async def test_an_asynchronous_function_is_refused() -> None:
@@ -222,6 +226,25 @@ async def test_a_past_deadline_starts_no_thread() -> None:
             await permit.run_blocking(ran.append, 1, deadline=trio.current_time())
         assert gate.statistics().requests[0].doing == ("admitted",)
     assert ran == []
+    assert_idle(gate)
+
+
+async def test_a_thread_that_ends_between_the_cancellation_and_its_caller_is_logged(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def ends_first(call: Callable[[], None], limiter: ThreadLimiter) -> None:
+        await limiter.acquire_on_behalf_of("thread")
+        call()
+        limiter.release_on_behalf_of("thread")
+        await trio.sleep_forever()
+
+    gate = AdmissionGate(1, runner=ends_first)
+    with trio.move_on_after(1), gate.admit_nowait(request_id="r4") as permit:
+        await permit.run_blocking(int)
+    text = "blocking call of request r4 ended with a result after its caller had left"
+    assert logged(caplog) == [(logging.INFO, text)]
     assert_idle(gate)
 
 
