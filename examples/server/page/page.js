@@ -57,9 +57,9 @@ class Table {
 
 const holders = new Table(byId("holders"), "Who holds them", [
   ["request", (r) => r.id, "text name"],
-  ["permits", (r) => r.weight],
-  ["since", (r) => seconds(r.seconds)],
   ["doing", (r) => r.doing.join(", "), "text"],
+  ["since", (r) => seconds(r.seconds)],
+  ["permits", (r) => r.weight],
 ], "Nobody holds a permit.");
 
 const TILES = [
@@ -80,9 +80,11 @@ const tiles = TILES.map(([name]) => {
 
 function showPermits(permits) {
   TILES.forEach(([, value], i) => say(tiles[i], String(value(permits))));
-  byId("meter").max = permits.total || 1;
-  byId("meter").value = permits.held;
-  byId("meter").textContent = permits.held + " of " + permits.total;
+  const meter = byId("meter");
+  meter.max = permits.total || 1;
+  meter.high = 0.8 * meter.max;
+  meter.value = permits.held;
+  meter.textContent = permits.held + " of " + permits.total;
   holders.show(permits.requests);
 }
 
