@@ -39,6 +39,8 @@ class RadixStatistics:
         leased_blocks: Those of them that a lease holds.
         entries: Blocks in the tree, each counted once, path blocks without a holder included.
         segments: Nodes of the tree, without its root.
+        names: Engine hashes that ranks share, those included that nobody uses and that later calls
+            purge; a rank's own ones are not counted.
         timers: Armed timer entries, stale ones included.
         evicted: Entries that were given up for the budget, so far.
     """
@@ -48,6 +50,7 @@ class RadixStatistics:
     leased_blocks: int
     entries: int
     segments: int
+    names: int
     timers: int
     evicted: int
 
@@ -96,8 +99,8 @@ class RadixIndex:
             PackedLengthInvalid: `blocks` is no multiple of 8 bytes; nothing was written.
             TypeError: No mutation, or a part of another type; nothing was written.
 
-        Cost: O(segments on the path) for a leased store, O(blocks) for what has names. Never a
-        checkpoint.
+        Cost: O(segments on the path) for a leased store, O(blocks) for what has names, O(segments
+        of the rank) for a clear. Never a checkpoint.
         """
         if not isinstance(mutation, Store):
             if not isinstance(mutation, Remove | Clear):
@@ -129,6 +132,7 @@ class RadixIndex:
         if isinstance(mutation, Clear):
             return Applied(applied=self._tree.clear(holder) if holder else 0)
         names = _pack_names(mutation.sequence_hashes)
+        self._tree.names.purge()
         if holder is None:
             return Applied(unknown=len(names) >> 3)
         return remove(self._tree, holder, names)
@@ -151,6 +155,7 @@ class RadixIndex:
             if parent is not None:
                 return Applied(missing_parent=len(blocks) >> 3)
             holder = self._register(rank)
+        self._tree.names.purge()
         applied = confirm(self._tree, holder, parent, blocks, packed)
         if self._budget_blocks is not None and not applied.missing_parent:
             last = self._tree.names.find(holder, int.from_bytes(packed[-8:], "big"))
@@ -203,6 +208,7 @@ class RadixIndex:
         """
         if limit < 1:
             raise ValueError(f"limit must be >= 1, got {limit}")
+        self._tree.names.purge()
         room, blocks, following = limit, 0, math.inf
         for holder in self._holders(ranks):
             timers = holder.timers
@@ -227,7 +233,7 @@ class RadixIndex:
     def drop(self, worker_id: str, dp_rank: int | None = None) -> int:
         """Forget a worker's ranks (or one): coverage, leases and slots; the blocks that went.
 
-        Cost: O(ranks + segments of those ranks and their names). Never a checkpoint.
+        Cost: O(ranks + segments of those ranks). Never a checkpoint.
         """
         tree = self._tree
         gone = [r for r in self._ranks if r[0] == worker_id and dp_rank in (None, r[1])]
@@ -278,6 +284,7 @@ class RadixIndex:
             leased_blocks=sum([h.blocks - h.confirmed for h in holders]),
             entries=tree.entries,
             segments=tree.nodes,
+            names=len(tree.names.nodes),
             timers=sum([h.timers.live + h.timers.stale for h in holders]),
             evicted=self._evicted,
         )

@@ -69,7 +69,9 @@ def _check_node(tree: SegmentTree, node: Node) -> None:
 
 def _check_names(tree: SegmentTree, nodes: list[Node]) -> None:
     shared = {name: node for node in nodes for name in unpack(node.names)}
-    assert shared == tree.names.nodes
+    stale = {name for _, packed in tree.names.stale for name in unpack(packed)}
+    assert shared.items() <= tree.names.nodes.items()
+    assert tree.names.nodes.keys() - shared.keys() <= stale
     assert len(shared) == sum(len(node) for node in nodes if node.named), "a name for two blocks"
     for holder in tree.ranks.values():
         lists = [(node, (node.aliases or {}).get(holder.slot, b"")) for node in nodes]

@@ -7,7 +7,7 @@ block it named has to be forgotten first, and the segment is stored block by blo
 
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
-from kvlanes.indexer._radix_node import Node, common
+from kvlanes.indexer._radix_node import Node, common, position
 from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
 
@@ -50,20 +50,12 @@ def _name(names: bytes, at: int) -> int:
     return int.from_bytes(names[at : at + 8], "big")
 
 
-def _locate(held: bytes, name: bytes) -> int:
-    """The byte at which a name stands in packed names."""
-    at = held.index(name)
-    while at & 7:
-        at = held.index(name, at + 1)
-    return at
-
-
 def _run(held: bytes, names: bytes, at: int) -> tuple[int, int]:
     """The longest run of a segment that `names` names from `at` on, upwards or downwards.
 
     Engines evict whole runs, mostly the last block first; one split serves the run.
     """
-    low = _locate(held, names[at : at + 8])
+    low = position(held, names[at : at + 8])
     high = low + common(held[low:], names, at)
     if high - low == 8:
         while low and held[low - 8 : low] == names[at + high - low : at + high - low + 8]:
@@ -96,7 +88,7 @@ def _store(
     if node is None:
         return None
     held = tree.names.of(holder, node)
-    lead = _locate(held, parent.to_bytes(8, "big")) + 8
+    lead = position(held, parent.to_bytes(8, "big")) + 8
     if lead == len(held):
         return _walk(tree, holder, node, blocks, names)
     # The parent lies inside a segment: walk that segment again, from its own first block.

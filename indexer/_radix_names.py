@@ -5,26 +5,34 @@ Engines may agree on the names of the same content or not. The first list of a s
 rank that disagrees, or whose names are taken for other content, has its own list in
 `Node.aliases` and its own map in `Holder.alias`. Within a rank a block has one name and a name one
 block, so a name that is stored at another place has moved there.
+
+A rank that is cleared may give up a hundred thousand names at once. They are only put aside then
+(`stale`) and purged in slices by later calls; until then an entry of `nodes` counts only if the
+segment it leads to has that name.
 """
 
 from kvlanes.indexer._radix_holder import Holder
-from kvlanes.indexer._radix_node import Node, unpack
+from kvlanes.indexer._radix_node import Node, position, unpack
 
 
 class SharedNames:
     """All shared names. Written by `SegmentTree` and the confirmed stores."""
 
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "stale")
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
+        # Segments and the names that they had, whose entries may still stand in `nodes`.
+        self.stale: list[tuple[Node, bytes]] = []
 
     def find(self, holder: Holder, name: int) -> Node | None:
         """The segment in which this rank holds a block of that name. O(1)."""
         node = holder.alias.get(name)
         if node is None:
             node = self.nodes.get(name)
-            if node is not None and not node.named & holder.bit:
+            if node is None or not node.named & holder.bit:
+                return None
+            if self.stale and not _has(node, name):
                 return None
         return node
 
@@ -50,7 +58,7 @@ class SharedNames:
             node.named |= holder.bit
             return
         names = unpack(packed)
-        if not node.named and self.nodes.keys().isdisjoint(names):
+        if not node.named and self._free(names):
             node.names, node.named = packed, holder.bit
             target = self.nodes
         else:
@@ -60,6 +68,39 @@ class SharedNames:
             target = holder.alias
         for name in names:
             target[name] = node
+
+    def _free(self, names: tuple[int, ...]) -> bool:
+        """Whether no segment has one of these names; stale entries do not count."""
+        nodes = self.nodes
+        if nodes.keys().isdisjoint(names):
+            return True
+        return bool(self.stale) and not any(
+            node.named and _has(node, name) for name in names if (node := nodes.get(name))
+        )
+
+    def abandon(self, holder: Holder, node: Node) -> None:
+        """`take` of a rank that is about to lose all of its names. O(1)."""
+        if node.named & holder.bit:
+            node.named ^= holder.bit
+            if not node.named:
+                self.stale.append((node, node.names))
+                node.names = b""
+        elif node.aliases is not None:
+            del node.aliases[holder.slot]
+            node.aliases = node.aliases or None
+
+    def purge(self, limit: int = 256) -> None:
+        """Delete at most `limit` stale entries."""
+        while self.stale and limit > 0:
+            node, packed = self.stale.pop()
+            if len(packed) > 8 * limit:
+                self.stale.append((node, packed[8 * limit :]))
+                packed = packed[: 8 * limit]
+            limit -= len(packed) >> 3
+            for name in unpack(packed):
+                # The name may be in use again, at this segment or at another.
+                if self.nodes.get(name) is node and not _has(node, name):
+                    del self.nodes[name]
 
     def take(self, holder: Holder, node: Node) -> None:
         """Take this rank's names of a segment away. O(1) while another rank shares them."""
@@ -118,3 +159,7 @@ class SharedNames:
             alias = holders[slot].alias
             for name in unpack(packed):
                 alias[name] = node
+
+
+def _has(node: Node, name: int) -> bool:
+    return position(node.names, name.to_bytes(8, "big")) >= 0

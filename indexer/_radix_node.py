@@ -104,6 +104,14 @@ def common(edge: bytes, blocks: bytes, at: int) -> int:
     return low << 3
 
 
+def position(packed: bytes, value: bytes) -> int:
+    """The byte at which one packed value stands among others, -1 when it does not."""
+    at = packed.find(value)
+    while at > 0 and at & 7:
+        at = packed.find(value, at + 1)
+    return at
+
+
 def unpack(packed: bytes) -> tuple[int, ...]:
     """Packed 64-bit values as integers."""
     return struct.unpack(f">{len(packed) >> 3}Q", packed)

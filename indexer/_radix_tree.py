@@ -215,11 +215,11 @@ class SegmentTree:
         self.tidy(node)
 
     def clear(self, holder: Holder) -> int:
-        """A rank holds nothing any more; the blocks that went. O(segments and their names)."""
+        """A rank holds nothing any more; the blocks that went. O(segments)."""
         gone, nodes, bit = holder.blocks, list(holder.segments), holder.bit
         if holder.confirmed:
             for node in [node for node in nodes if holder.segments[node] == CONFIRMED]:
-                self.names.take(holder, node)
+                self.names.abandon(holder, node)
         for node in nodes:
             node.held ^= bit
         holder.reset()

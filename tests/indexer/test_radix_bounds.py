@@ -16,7 +16,7 @@ from kvlanes.indexer import (
     Remove,
     Store,
 )
-from tests.indexer.chains import A, B, C, guess, prompt, remove, store
+from tests.indexer.chains import A, B, C, extend, guess, names, packed, prompt, remove, store
 from tests.indexer.test_radix import shape
 
 
@@ -73,6 +73,38 @@ def test_next_deadline_speaks_of_the_ranks_asked_for(index: RadixIndex) -> None:
     assert index.next_deadline([B]) == index.expire(3.0, ranks=[B]).next_deadline == 5.0
     assert index.next_deadline() == 1.0
     assert index.next_deadline([C]) == float("inf")
+
+
+def test_names_of_a_cleared_rank_are_purged_in_slices(index: RadixIndex) -> None:
+    for number in range(100):
+        index.apply(store(A, range(number * 20, number * 20 + 20)), 0.0)
+    assert index.apply(Clear(A), 0.0) == Applied(2_000)
+    index.check()
+    assert index.statistics().names == 2_000, "a clear does not wait for its names"
+    for left in range(1_744, 0, -256):
+        index.expire(0.0)
+        index.check()
+        assert index.statistics().names == left
+    index.expire(0.0)
+    assert index.statistics().names == 0
+
+
+def test_names_of_a_cleared_rank_can_be_used_at_once(index: RadixIndex) -> None:
+    for number in range(100):
+        index.apply(store(A, range(number * 20, number * 20 + 20)), 0.0)
+    index.apply(store(B, range(20), engine=1), 0.0)  # keeps the first segment alive
+    index.apply(Clear(A), 0.0)
+    # At the same place, at another place, as a parent, and for removal.
+    assert index.apply(store(A, range(20)), 0.0) == Applied(20)
+    index.apply(Store(C, None, packed([7, 8]), names(range(40, 60))[:2]), 0.0)
+    index.check()
+    assert index.apply(extend(A, range(40, 60), [1]), 0.0) == Applied(missing_parent=1)
+    assert index.apply(remove(A, range(60, 80)), 0.0) == Applied(unknown=20)
+    assert index.apply(remove(A, range(20)), 0.0) == Applied(20)
+    for _ in range(10):
+        index.expire(0.0)
+    index.check()
+    assert index.statistics().names == 2
 
 
 # Refusals
