@@ -18,7 +18,7 @@ from kvlanes.engine.http import (
 __all__ = ["Client", "Response", "Served", "echo", "serving"]
 
 # Long enough for anything that works; only a broken test waits for it.
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 

@@ -39,7 +39,7 @@ async def every_permit_is_granted(server: Process) -> None:
                 answer = await post(client, "/v1/systemone", nouls("mock-fast", PERMITS))
                 if answer.status == 200:
                     return
-                assert answer.status == 429
+                assert answer.status in (429, 504)  # not now; on a busy machine, not in time
 
 
 async def disconnect(server: Process, seed: int) -> None:
@@ -76,7 +76,7 @@ async def test_clients_at_four_times_the_permits_are_answered_or_refused() -> No
                 statuses.append(response.status)
 
     clients, requests = budget(ci=4 * PERMITS, deep=200), budget(ci=2, deep=20)
-    async with started(*flags()) as server:
+    async with started(*flags("--deadline", "60")) as server:
         async with trio.open_nursery() as nursery:
             for _ in range(clients):
                 nursery.start_soon(ask, server, requests)
