@@ -178,15 +178,16 @@ def _cheapest(costs: list[float], turns: list[int]) -> int:
 
 
 def _sampled(costs: list[float], temperature: float, sample: float) -> int | None:
-    """Pick with p ~ exp(-(cost - min) / (range * temperature)); `None` when all are equal.
+    """Pick with p ~ exp(-(cost - min) / (range * temperature)); `None` leaves it to the cheapest.
 
     Source: the reference router's softmax, which divides by the range of the costs, so that
     multiplying all costs changes nothing.
     """
-    low, high = min(costs), max(costs)
-    if not high > low:
+    low, high = min(costs) / 2, max(costs) / 2  # halves: the range of two large ones overflows
+    scale = (high - low) * temperature
+    if not scale > 0.0:  # all equal, or closer than numbers can tell
         return None
-    shares = [math.exp(-(cost - low) / ((high - low) * temperature)) for cost in costs]
+    shares = [math.exp(-(cost / 2 - low) / scale) for cost in costs]
     left = sample * sum(shares)
     for i, share in enumerate(shares):
         left -= share

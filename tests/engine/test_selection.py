@@ -145,3 +145,34 @@ def test_the_winner_is_the_cheapest_row_of_its_explanation(
 def test_weights_refuse_what_is_no_weight(value: float) -> None:
     with pytest.raises(ValueError, match="overlap must be finite and >= 0"):
         Weights(overlap=value)
+
+
+@pytest.mark.parametrize("costs", [(0.0, 1.7e308), (0.0, 5e-324), (1e-320, 2e-320), (3.0, 3.0)])
+@pytest.mark.parametrize("temperature", [1e-300, 0.5, 1e300])
+def test_extreme_costs_and_temperatures_still_choose(
+    costs: tuple[float, float], temperature: float
+) -> None:
+    """The reference's inventory: ranges that overflow or vanish neither raise nor loop."""
+    warm = Weights(temperature=temperature)
+    rows = [LoadState(cost, turn=turn) for turn, cost in enumerate(costs)]
+    for sample in (0.0, 0.999999):
+        draw = partial([sample].__getitem__, 0)
+        assert choose((A, B), rows, query(0), warm, draw).rank in (A, B)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=40),
+)
+def test_among_equals_the_least_recently_chosen_wins(rows: list[tuple[int, int]]) -> None:
+    """The scans in C and a plain sort agree, whatever ties there are."""
+    states = [LoadState(float(cost), turn=turn) for cost, turn in rows]
+    ranks = [Rank(f"w{i}") for i in range(len(rows))]
+    won = choose(ranks, states, query(0), Weights(), never).chosen
+    assert won == min(range(len(rows)), key=lambda i: (rows[i][0], rows[i][1], i))
+
+
+def test_rows_that_books_keep_are_the_rows_that_books_had() -> None:
+    rows = LoadRows([state(turn=3), state(decode=2, turn=1)])
+    rows.put(0, state(decode=5, turn=9))
+    assert (rows.costs, rows.turns) == ([5.0, 2.0], [9, 1])
+    assert [row.decode_blocks for row in rows.states] == [5, 2]
