@@ -2,8 +2,7 @@
 
 A batch that is all well formed is read in one go. If that fails, in two steps: the envelope keeps
 each event encoded, then each event is read alone, so an event that cannot be read costs neither
-its siblings nor the stream. Whether an event is a map or an array shows in its first byte, and
-each shape has a decoder of its own, since msgspec refuses a union of the two.
+its siblings nor the stream.
 """
 
 from array import array
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kvlanes.engine.feeds import _wire
 from kvlanes.engine.feeds._errors import TokensUnreadable
 from kvlanes.engine.feeds._events import (
     Batch,
@@ -28,93 +28,6 @@ from kvlanes.indexer import EngineHashInvalid, engine_hash
 _MASK = (1 << 64) - 1
 
 
-class _ListBatch(msgspec.Struct, array_like=True):
-    ts: float
-    events: list[msgspec.Raw]
-    data_parallel_rank: int | None = None
-
-
-class _MapBatch(msgspec.Struct):
-    ts: float
-    events: list[msgspec.Raw]
-    data_parallel_rank: int | None = None
-
-
-class _MapStored(msgspec.Struct, tag_field="type", tag="BlockStored"):
-    block_hashes: list[int | bytes]
-    parent_block_hash: int | bytes | None
-    token_ids: msgspec.Raw
-    block_size: int
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: list[list[Any] | None] | None = None
-    group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
-    locality: str | None = None
-    cache_salt: str | None = None
-    mm_keys: Any = None
-
-
-class _MapRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved"):
-    block_hashes: list[int | bytes]
-    medium: str | None = None
-    group_idx: int | None = None
-    locality: str | None = None
-
-
-class _MapCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared"):
-    pass
-
-
-class _ListStored(msgspec.Struct, array_like=True, tag="BlockStored"):
-    block_hashes: list[int | bytes]
-    parent_block_hash: int | bytes | None
-    token_ids: msgspec.Raw
-    block_size: int
-    lora_id: int | None = None
-    medium: Any = None
-    # What stands in these slots changed between releases; `_tail` tells by type.
-    seventh: Any = None
-    eighth: Any = None
-    ninth: Any = None
-    tenth: Any = None
-    eleventh: Any = None
-    locality: Any = None
-
-
-class _ListRemoved(msgspec.Struct, array_like=True, tag="BlockRemoved"):
-    block_hashes: list[int | bytes]
-    medium: str | None = None
-    group_idx: int | None = None
-    locality: str | None = None
-
-
-class _ListCleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
-    pass
-
-
-class _Maps(msgspec.Struct, array_like=True):
-    ts: float
-    events: list[_MapStored | _MapRemoved | _MapCleared]
-    data_parallel_rank: int | None = None
-
-
-class _Lists(msgspec.Struct, array_like=True):
-    ts: float
-    events: list[_ListStored | _ListRemoved | _ListCleared]
-    data_parallel_rank: int | None = None
-
-
-_list_batch = msgspec.msgpack.Decoder(_ListBatch)
-_map_batch = msgspec.msgpack.Decoder(_MapBatch)
-_map_event = msgspec.msgpack.Decoder(_MapStored | _MapRemoved | _MapCleared)
-_list_event = msgspec.msgpack.Decoder(_ListStored | _ListRemoved | _ListCleared)
-_well_formed = (msgspec.msgpack.Decoder(_Maps), msgspec.msgpack.Decoder(_Lists))
-_integers = msgspec.msgpack.Decoder(list[int])
-_pairs = msgspec.msgpack.Decoder(list[tuple[int, int]])
-
-
 def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
     """Read one batch; never raises, whatever the bytes are.
 
@@ -127,7 +40,7 @@ def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
 
     Cost: O(bytes), without the token ids. Never a checkpoint.
     """
-    for decoder in _well_formed:
+    for decoder in _wire.well_formed:
         try:
             whole: Any = decoder.decode(payload)
             events = _canonical_all(whole.events, limit_hashes)
@@ -147,7 +60,7 @@ def _canonical_all(given: list[Any], limit_hashes: int) -> list[Event]:
     like: Any = None
     for event in given:
         kind = type(event)
-        if kind is not _MapRemoved and kind is not _ListRemoved:
+        if kind is not _wire.MapRemoved and kind is not _wire.ListRemoved:
             run = None
         elif (
             run is not None
@@ -194,16 +107,18 @@ def read_tokens(tokens: Any) -> tuple["array[int]", bool]:
     """
     try:
         try:
-            return array("I", _integers.decode(tokens)), False
+            return array("I", _wire.integers.decode(tokens)), False
         except msgspec.ValidationError:
-            pairs = _pairs.decode(tokens)
-            return array("I", [first for first, _ in pairs] + [pairs[-1][1]]), True
+            couples = _wire.pairs.decode(tokens)
+            return array("I", [first for first, _ in couples] + [couples[-1][1]]), True
     except (msgspec.MsgspecError, OverflowError) as error:
         raise TokensUnreadable(f"token ids: {error}") from error
 
 
-def _envelope(payload: bytes) -> _ListBatch | _MapBatch:
-    return _list_batch.decode(payload) if _is_array(payload) else _map_batch.decode(payload)
+def _envelope(payload: bytes) -> _wire.ListBatch | _wire.MapBatch:
+    return (
+        _wire.list_batch.decode(payload) if _is_array(payload) else _wire.map_batch.decode(payload)
+    )
 
 
 def _is_array(data: Any) -> bool:
@@ -213,7 +128,7 @@ def _is_array(data: Any) -> bool:
 
 def _event(raw: msgspec.Raw, limit_hashes: int) -> Event:
     try:
-        event: Any = (_list_event if _is_array(raw) else _map_event).decode(raw)
+        event: Any = (_wire.list_event if _is_array(raw) else _wire.map_event).decode(raw)
         return _canonical(event, limit_hashes)
     except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid) as error:
         return _unread(raw, str(error))
@@ -221,15 +136,15 @@ def _event(raw: msgspec.Raw, limit_hashes: int) -> Event:
 
 def _canonical(event: Any, limit_hashes: int) -> Event:
     kind = type(event)
-    if kind is _MapCleared or kind is _ListCleared:
+    if kind is _wire.MapCleared or kind is _wire.ListCleared:
         return Cleared()
-    stored = kind is _MapStored or kind is _ListStored
+    stored = kind is _wire.MapStored or kind is _wire.ListStored
     hashes = _hashes(event.block_hashes)
     if len(hashes) > limit_hashes:
         return Unreadable(f"{len(hashes)} hashes, at most {limit_hashes}", harmless=stored)
     if not stored:
         return Removed(hashes, _medium(event.medium, event.locality), event.group_idx or 0)
-    return _map_stored(event, hashes) if kind is _MapStored else _list_stored(event, hashes)
+    return _map_stored(event, hashes) if kind is _wire.MapStored else _list_stored(event, hashes)
 
 
 def _unread(raw: msgspec.Raw, reason: str) -> Event:
@@ -262,7 +177,7 @@ def _medium(medium: str | None, locality: str | None) -> str:
     return "GPU" if medium is None or medium == "GPU" else medium.upper()
 
 
-def _map_stored(event: _MapStored, hashes: list[int]) -> Event:
+def _map_stored(event: _wire.MapStored, hashes: list[int]) -> Event:
     if event.mm_keys:
         return Unreadable("mm_keys have no published meaning", harmless=True)
     salt, keys = _extra(event.extra_keys, event.lora_name)
@@ -280,7 +195,7 @@ def _map_stored(event: _MapStored, hashes: list[int]) -> Event:
     )
 
 
-def _list_stored(event: _ListStored, hashes: list[int]) -> Event:
+def _list_stored(event: _wire.ListStored, hashes: list[int]) -> Event:
     tail = (event.seventh, event.eighth, event.ninth, event.tenth, event.eleventh)
     medium = event.medium if isinstance(event.medium, str) else None
     locality = event.locality if isinstance(event.locality, str) else None

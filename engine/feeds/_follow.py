@@ -115,12 +115,19 @@ class Follower:
         self._ask_again_at = -math.inf
         if link.replayable:
             await self._replay(link)
-        elif self.cursor.watermark is not None:
-            # Nobody can tell whether this is the process that was followed before.
-            await self.resync()
+        else:
+            if self.cursor.watermark is not None:
+                # Nobody can tell whether this is the process that was followed before.
+                await self.resync()
+            self._be_whole(False)  # unless its very first batch comes
         self._settle()
         while True:
             await self._step(link)
+
+    def _be_whole(self, whole: bool) -> None:
+        self._whole = whole
+        for ledger in self._ledgers.values():
+            ledger.complete = whole
 
     def _settle(self) -> None:
         """Show how far the coverage can be trusted now."""
@@ -231,6 +238,7 @@ class Follower:
         """
         replay = Replay(self.cursor)
         self.feed.counts.replays += 1
+        self.feed.changed()
         with link.replay(replay.start) as replies:
             while trio.current_time() < deadline:
                 try:
@@ -270,6 +278,8 @@ class Follower:
 
     async def _apply(self, frame: Frame, batch: Batch) -> None:
         """Enter a batch, tell the index, move the watermark."""
+        if frame.sequence == 0:
+            self._be_whole(True)  # a process was followed from its beginning
         ledger = self._by_number.get(batch.dp_rank) or self._name(batch.dp_rank)
         mutations = ledger.apply(batch)
         applied = await self._sink.apply(ledger.rank, mutations) if mutations else ()

@@ -1,6 +1,5 @@
 """Faults of a stream, one by one, on a virtual clock."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,33 +9,8 @@ from trio.testing import MockClock
 from kvlanes.engine.feeds import FeedState
 from tests.feeds.frames import CLEARED, store
 from tests.feeds.pool import CHAINS, tokens_of
+from tests.feeds.scenes import begun, exact, played
 from tests.feeds.world import RANK, World, open_world
-
-Scene = Callable[[World], Awaitable[None]]
-
-
-def played(scene: Scene, **options: Any) -> None:
-    async def main() -> None:
-        with trio.fail_after(1e6):
-            async with open_world(**options) as world:
-                await scene(world)
-                world.check()
-
-    trio.run(main, clock=MockClock(autojump_threshold=0.0))
-
-
-async def begun(world: World, batches: int = 5) -> None:
-    for _ in range(batches):
-        world.go_on()
-    await world.settle()
-    assert world.feed.state is FeedState.LIVE
-    assert world.follower.cursor.expected == batches
-
-
-async def exact(world: World) -> None:
-    await world.settle()
-    assert world.feed.state is FeedState.LIVE
-    assert await world.digest() == world.process.pool.digest(RANK)
 
 
 def test_a_late_joiner_replays_what_it_missed() -> None:
@@ -240,74 +214,6 @@ def test_a_buffer_rotated_past_the_watermark_under_reports_until_a_clear() -> No
         await exact(world)
 
     played(scene, buffer_steps=4)
-
-
-def test_without_a_replay_socket_a_gap_costs_the_coverage() -> None:
-    async def scene(world: World) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        await begun(world)
-        world.go_on(lost=True)
-        world.go_on()
-        await world.settle()
-        assert world.feed.state is FeedState.PARTIAL
-        assert world.feed.counts.losses == 1
-        world.check_current()
-
-    played(scene, replayable=False)
-
-
-def test_without_a_replay_socket_a_reconnect_begins_anew() -> None:
-    async def scene(world: World) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        await begun(world)
-        world.disconnect()
-        await trio.sleep(1)
-        world.go_on()
-        await world.settle()
-        assert world.feed.state is FeedState.PARTIAL
-        world.check_current()
-
-    played(scene, replayable=False)
-
-
-def test_an_incarnation_shows_a_restart_without_any_replay() -> None:
-    async def scene(world: World) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        await begun(world)
-        world.restart()
-        world.process.incarnation = b"b" * 16
-        for _ in range(4):
-            world.process.publish([])
-        for _ in range(3):
-            world.go_on()
-        await world.settle()
-        world.check_current()
-
-    played(scene, replayable=False, scoped=False, incarnation=b"a" * 16)
-
-
-def test_a_publisher_that_dials_us_restarts_when_its_numbers_go_back() -> None:
-    async def scene(world: World) -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        await begun(world, 8)
-        world.restart()
-        for _ in range(3):
-            world.go_on()
-        await exact(world)
-        assert world.feed.counts.restarts == 1
-
-    played(scene, replayable=False, scoped=False)
-
-
-def test_late_frames_are_no_restart_when_a_replay_says_so() -> None:
-    async def scene(world: World) -> None:
-        await begun(world, 8)
-        assert world.link is not None
-        world.link.put(world.process.buffer[2])
-        await exact(world)
-        assert world.feed.counts.restarts == 0
-
-    played(scene, scoped=False)
 
 
 def test_an_unreadable_live_batch_is_taken_from_a_replay() -> None:

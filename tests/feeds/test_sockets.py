@@ -107,7 +107,7 @@ async def test_without_replay_the_coverage_starts_with_the_connection() -> None:
     async with engine() as publisher:
         await publisher.tell("step", batches=3)
         async with followed(dialling(publisher, replay=False)) as room:
-            await room.synced(FeedState.LIVE)
+            await room.synced(FeedState.PARTIAL)
             await publisher.tell("subscribed")
             await room.reached(await publisher.tell("step", batches=2))
             await room.synced(FeedState.PARTIAL)
