@@ -29,7 +29,6 @@ _CONTEXTS = tuple(
     for i in range(6)
 )
 _QUESTIONS = ("Is action needed today?", "Is a refund due?", "Is the tone angry?", "Is it a bug?")
-_SETTLE_SECONDS = 15.0
 
 
 @attrs.frozen
@@ -38,12 +37,15 @@ class Demo:
 
     Attributes:
         port: Where the server listens, on loopback.
-        authorization: The header that lets these clients in, and one that shows the status.
+        authorization: The header that lets these clients in.
+        admin: The header that shows the status.
+        settle_seconds: How long to wait at the end for work that ignores its cancellation.
     """
 
     port: int
     authorization: str | None = attrs.field(repr=False)
     admin: str | None = attrs.field(repr=False)
+    settle_seconds: float = 15.0
     _ended: Counter[str] = attrs.field(factory=Counter)
     _serial: "count[int]" = attrs.field(factory=lambda: count(1))
     _random: random.Random = attrs.field(factory=lambda: random.Random(7))
@@ -151,7 +153,7 @@ class Demo:
     async def _settle(self) -> bool:
         """Wait for stragglers, and say what came of it."""
         free, total = 0, -1
-        with trio.move_on_after(_SETTLE_SECONDS):
+        with trio.move_on_after(self.settle_seconds):
             while free != total:
                 free, total = await self._permits()
                 await trio.sleep(0.1)
