@@ -5,9 +5,11 @@ which is the same as long as none of the names is in use by this rank elsewhere;
 block it named has to be forgotten first, and the segment is stored block by block.
 """
 
+import struct
+
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
-from kvlanes.indexer._radix_node import Node, common, position
+from kvlanes.indexer._radix_node import Node, common, position, unpack
 from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
 
@@ -57,10 +59,14 @@ def _run(held: bytes, names: bytes, at: int) -> tuple[int, int]:
     """
     low = position(held, names[at : at + 8])
     high = low + common(held[low:], names, at)
-    if high - low == 8:
-        while low and held[low - 8 : low] == names[at + high - low : at + high - low + 8]:
-            low -= 8
+    if low and high - low == 8 and held[low - 8 : low] == names[at + 8 : at + 16]:
+        below = held[max(0, high - (len(names) - at)) : high]
+        low = high - common(_reversed(below), names, at)
     return low, high
+
+
+def _reversed(packed: bytes) -> bytes:
+    return struct.pack(f">{len(packed) >> 3}Q", *reversed(unpack(packed)))
 
 
 def _uncover(tree: SegmentTree, holder: Holder, node: Node, low: int, high: int) -> None:
@@ -90,6 +96,8 @@ def _store(
     held = tree.names.of(holder, node)
     lead = position(held, parent.to_bytes(8, "big")) + 8
     if lead == len(held):
+        if tree.append(holder, node, blocks, names):
+            return len(blocks), len(blocks)
         return _walk(tree, holder, node, blocks, names)
     # The parent lies inside a segment: walk that segment again, from its own first block.
     assert node.parent is not None

@@ -69,6 +69,11 @@ class Holder:
             self.retire()
         return False
 
+    def lengthen(self, blocks: int) -> None:
+        """A confirmed segment got so many blocks more."""
+        self.blocks += blocks
+        self.confirmed += blocks
+
     def shorten(self, node: Node, lost: int) -> None:
         """A segment loses its last `lost` blocks."""
         self.blocks -= lost

@@ -69,6 +69,16 @@ class SharedNames:
         for name in names:
             target[name] = node
 
+    def lengthen(self, holder: Holder, node: Node, packed: bytes) -> bool:
+        """Name blocks that are added to a segment's end, unless one of the names is in use."""
+        names = unpack(packed)
+        if not self._free(names) or not holder.alias.keys().isdisjoint(names):
+            return False
+        node.names += packed
+        for name in names:
+            self.nodes[name] = node
+        return True
+
     def _free(self, names: tuple[int, ...]) -> bool:
         """Whether no segment has one of these names; stale entries do not count."""
         nodes = self.nodes
