@@ -30,9 +30,9 @@ from kvlanes.engine._errors import ReservationEnded as ReservationEnded
 from kvlanes.engine._errors import UnknownWorker as UnknownWorker
 from kvlanes.engine._errors import WorkerExists as WorkerExists
 from kvlanes.engine._errors import WorkerLost as WorkerLost
+from kvlanes.engine._metrics import EngineCollector as EngineCollector
 from kvlanes.engine._metrics import MetricsExtraMissing as MetricsExtraMissing
 from kvlanes.engine._metrics import exposition as exposition
-from kvlanes.engine._metrics import metrics_registry as metrics_registry
 from kvlanes.engine._open_engine import open_engine as open_engine
 from kvlanes.engine._request import Request as Request
 from kvlanes.engine._request import current_request_id as current_request_id

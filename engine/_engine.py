@@ -102,7 +102,9 @@ class Engine:
         Raises:
             UnknownWorker: Nobody of that name is registered.
             BlockSizeMismatch: Its blocks differ from the engine's.
+            EngineClosed: The engine is closing.
         """
+        self._refuse_when_closing()
         self._fleet.update(worker)
         self._feeding.align()
         await self.lanes.flush()

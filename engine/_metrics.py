@@ -24,7 +24,7 @@ No label is something that a caller chooses. Ranks beyond a bound are summed up 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvlanes.engine._engine import Engine
 from kvlanes.engine._errors import EngineError
@@ -32,7 +32,7 @@ from kvlanes.engine._status import EngineStatistics, RankStatistics
 from kvlanes.nursery import LaneStatistics
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client import Metric
 
 OTHER = "other"
 
@@ -59,14 +59,18 @@ def exposition(engine: Engine, *, most_ranks: int = 512) -> bytes:
     Raises:
         MetricsExtraMissing: The extra `metrics` is not installed.
     """
-    registry = metrics_registry(engine, most_ranks=most_ranks)
-    from prometheus_client import generate_latest
+    collector = EngineCollector(engine, most_ranks=most_ranks)
+    from prometheus_client import CollectorRegistry, generate_latest
 
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
     return generate_latest(registry)
 
 
-def metrics_registry(engine: Engine, *, most_ranks: int = 512) -> "CollectorRegistry":
-    """A registry that reads the engine whenever it is collected, in the engine's Trio thread.
+class EngineCollector:
+    """An engine's figures for a `prometheus_client` registry, read whenever it is collected.
+
+    The registry must be collected in the engine's Trio thread.
 
     Args:
         engine: Whose figures.
@@ -75,31 +79,22 @@ def metrics_registry(engine: Engine, *, most_ranks: int = 512) -> "CollectorRegi
     Raises:
         MetricsExtraMissing: The extra `metrics` is not installed.
     """
-    try:
-        from prometheus_client import CollectorRegistry
-    except ImportError as error:
-        raise MetricsExtraMissing from error
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(engine, most_ranks))
-    return registry
-
-
-class EngineCollector:
-    """Turns one snapshot of the statistics into metric families, at each collection."""
 
     __slots__ = ("_counter_family", "_engine", "_gauge_family", "_most_ranks")
 
-    def __init__(self, engine: Engine, most_ranks: int) -> None:
+    def __init__(self, engine: Engine, *, most_ranks: int = 512) -> None:
         # Imported here and not above: an engine works without the extra.
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+        try:
+            from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        except ImportError as error:
+            raise MetricsExtraMissing from error
         self._engine = engine
         self._most_ranks = most_ranks
         self._gauge_family = GaugeMetricFamily
         self._counter_family = CounterMetricFamily
 
-    def collect(self) -> Iterator["Metric"]:
-        """Every family, with what is true now."""
+    def collect(self) -> Iterator[Any]:
+        """Every metric family, with what is true now."""
         now = self._engine.statistics()
         yield from self._gate(now)
         yield from self._ranks(now.ranks)

@@ -65,7 +65,7 @@ class Reservation:
 
     @property
     def lost(self) -> bool:
-        """Whether the worker left or restarted since; what streams from it now is nothing ours."""
+        """Whether the worker left or restarted since: its place here has ended."""
         return self._live.ending.ended
 
     @enable_ki_protection

@@ -296,8 +296,10 @@ async def test_a_closing_engine_registers_nobody() -> None:
         pass
     with pytest.raises(EngineClosed):
         engine.register(Worker("b"))
-    with pytest.raises(EngineClosed):
-        await engine.reconcile([])
+    for change in (engine.reconcile([]), engine.update(Worker("a", dp_size=2))):
+        with pytest.raises(EngineClosed):
+            await change
+    assert listed(engine) == ["a"]
 
 
 async def test_an_event_of_an_incarnation_that_ended_while_queued_is_stale() -> None:

@@ -5,15 +5,16 @@ import re
 import sys
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from kvlanes.engine import (
     Engine,
+    EngineCollector,
     MetricsExtraMissing,
     Worker,
     exposition,
-    metrics_registry,
 )
 from kvlanes.engine import _metrics as metrics
 from kvlanes.engine.testing import WorkGate
@@ -58,7 +59,8 @@ async def test_figures_follow_the_statistics() -> None:
 
 async def test_a_registry_reads_the_engine_at_each_collection() -> None:
     async with running(*ABC) as engine:
-        registry = metrics_registry(engine)
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(engine))
         assert registry.get_sample_value("kvlanes_requests_open") == 0
         with engine.request_nowait():
             assert registry.get_sample_value("kvlanes_requests_open") == 1
@@ -119,6 +121,7 @@ async def test_no_series_tells_of_overruns(autojump_clock: MockClock) -> None:
 async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(*ABC) as engine:
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
-        for ask in (exposition, metrics_registry):
+        monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+        for ask in (exposition, EngineCollector):
             with pytest.raises(MetricsExtraMissing, match=r"install kvlanes\[metrics\]"):
                 ask(engine)
