@@ -97,8 +97,13 @@ async def follow(
         with trio.move_on_after(seconds):
             while True:
                 await trio.sleep(every_seconds)
-                table.print([feed for sink in sinks for feed in sink.feeds], every_seconds)
+                table.print(_feeds(sinks), every_seconds)
+        table.print(_feeds(sinks), None)
         nursery.cancel_scope.cancel()
+
+
+def _feeds(sinks: Sequence[LaneSink]) -> list[Feed]:
+    return [feed for sink in sinks for feed in sink.feeds]
 
 
 async def follow_recording(path: Path, say: Print, *, block_size: int) -> None:

@@ -1,5 +1,6 @@
 """The command line, against recorded frames and a publisher in a process of its own."""
 
+import signal
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -8,9 +9,9 @@ import pytest
 import trio
 
 from kvlanes.engine._cli import main
-from kvlanes.engine.feeds import SourceInvalid
-from kvlanes.engine.feeds._watch import Source
-from kvlanes.indexer import Prompt
+from kvlanes.engine.feeds import Feed, SourceInvalid
+from kvlanes.engine.feeds._watch import Source, Table
+from kvlanes.indexer import Prompt, Rank
 from tests.feeds.engines import PATIENCE_SECONDS, ROOT, Engine, engine
 from tests.feeds.frames import DATA, RECORDED
 
@@ -93,30 +94,47 @@ async def test_check_of_nobody_fails_by_name(tmp_path: Path) -> None:
     assert "nobody" in errors
 
 
-async def test_follow_prints_plain_tables_when_not_on_a_terminal() -> None:
+async def printed(process: trio.Process, wanted: dict[str, str]) -> None:
+    """Read plain lines until the last words after each first word are these."""
+    assert process.stdout is not None
+    seen: dict[str, str] = {}
+    text = b""
+    async for data in process.stdout:
+        *lines, text = (text + data).split(b"\n")
+        assert not any(b"\x1b" in line for line in lines)
+        seen.update(line.decode().split()[:2] for line in lines)
+        if seen == wanted:
+            return
+
+
+async def test_follow_prints_plain_tables_until_interrupted() -> None:
     async with engine() as publisher:
         await publisher.tell("step", batches=7)
-        sources = ["--follow", source_of(publisher), "gone=ipc:///nonexistent/kv"]
-        limits = ["--block-size", "4", "--every", "0.5", "--seconds", "3"]
-        code, lines, errors = await command("index", *sources, *limits)
-    assert (code, errors) == (0, "")
-    assert not any("\x1b" in line for line in lines)
-    last = {line.split()[0]: line.split()[1] for line in lines[-2:]}
-    assert last == {"w0": "live", "gone": "cold"}
-
-
-async def test_follow_ends_with_an_interrupt() -> None:
-    async with engine() as publisher:
+        sources = [source_of(publisher), "gone=ipc:///nonexistent/kv"]
+        options = ["index", "--block-size", "4", "--every", "0.1", "--follow", *sources]
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-c", RUN, "index", "--every", "0.1", "--follow", publisher.endpoint],
-            stdout=PIPE,
-            cwd=ROOT,
+            [sys.executable, "-c", RUN, *options], stdout=PIPE, cwd=ROOT
         )
-        assert process.stdout is not None
         with trio.fail_after(PATIENCE_SECONDS):
-            await process.stdout.receive_some()
-            process.send_signal(2)
+            await printed(process, {"rank": "state", "w0": "live", "gone": "cold"})
+            process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
+
+
+async def test_follow_ends_after_its_seconds() -> None:
+    limits = ["--every", "60", "--seconds", "0.01"]
+    code, lines, errors = await command("index", "--follow", "ipc:///nonexistent/kv", *limits)
+    assert (code, errors) == (0, "")
+    assert [line.split()[1] for line in lines] == ["state", "cold"]
+
+
+def test_tables_are_rewritten_on_a_terminal() -> None:
+    said: list[str] = []
+    table = Table(said.append, rewrite=True)
+    feed = Feed("x", Rank("w0"))
+    for _ in range(2):
+        table.print([feed], 1.0)
+    assert [line[:4] for line in said] == ["\x1b[Kr", "\x1b[Kw", "\x1b[2F", "\x1b[Kw"]
 
 
 def test_hashes_of_tokens_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
