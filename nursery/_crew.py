@@ -137,4 +137,6 @@ class Crew:
 
     def statistics(self) -> LaneSetStatistics:
         lanes = tuple(lane.statistics() for lane in self.lanes)
-        return LaneSetStatistics(lanes, self._crashes.count, frozenset(self.resync))
+        owners = {id(lane.step.owner): lane.step.owner for lane in self.lanes}
+        held = sum(owner.leased_blocks() for owner in owners.values())
+        return LaneSetStatistics(lanes, self._crashes.count, frozenset(self.resync), held)

@@ -56,6 +56,11 @@ class IndexOwner:
         index: Any = self.index  # not every kind of index can be dumped
         return index.dump(trio.current_time())
 
+    def leased_blocks(self) -> int:
+        """(Rank, block) pairs that leases hold now; 0 when this kind of index does not tell."""
+        tell = getattr(self.index, "statistics", None)
+        return 0 if tell is None else int(getattr(tell(), "leased_blocks", 0))
+
     def apply(self, mutation: Mutation, now: float) -> Applied:
         """One mutation, all of it or none of it; an index that breaks is replaced."""
         self.busy = True

@@ -232,8 +232,6 @@ class ServedLane:
         elif isinstance(item, Reading):
             item.answer.fail(error)
             item.answer.arrive()
-        elif isinstance(item, Barrier):
-            item.arrive()
 
     def statistics(self) -> LaneStatistics:
         """Never a checkpoint. O(1)."""

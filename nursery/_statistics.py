@@ -65,11 +65,23 @@ class LaneSetStatistics:
         lanes: One snapshot a lane, in lane order.
         crashes: How often the index broke and was replaced.
         resync: Ranks whose coverage was lost in a crash and which nobody has reset since.
+        leases_held: Blocks that leases hold now, if the index tells.
     """
 
     lanes: tuple[LaneStatistics, ...]
     crashes: int
     resync: frozenset[Rank]
+    leases_held: int
+
+    @property
+    def leases_revoked(self) -> int:
+        """Blocks whose lease ended by a confirmation, a removal, a departure or a crash.
+
+        What is neither held nor expired of all that was granted; leases that the factory filled
+        in were granted by nobody.
+        """
+        granted, expired = self.total("leases_granted"), self.total("leases_expired")
+        return max(0, int(granted - expired) - self.leases_held)
 
     def total(self, name: str) -> float:
         """The sum of one figure over all lanes, by its name in `LaneStatistics`."""

@@ -1,6 +1,7 @@
 """The one way from a lane to its index."""
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -80,11 +81,9 @@ class Step:
             return
         if place.model is None:
             place.model = CapacityModel(place.rank, None)
-        for mutation in item.change(place.model):
-            try:
+        with suppress(LaneCrashed):  # the pool is empty again too, and nobody waits
+            for mutation in item.change(place.model):
                 self.apply(place, item.incarnation, mutation)
-            except LaneCrashed:
-                return  # the pool is empty again too, and nobody waits
 
     @property
     def expiry_due(self) -> bool:

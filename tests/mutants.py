@@ -10,28 +10,32 @@ survives, or if something in there does not.
 import ast
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from queue import SimpleQueue
 
 import attrs
+import hypothesis
+import pytest
+import trio
 
 ROOT = Path(__file__).parent.parent
 ALLOWED = Path(__file__).with_name("mutants_allowed.txt")
 PACKAGES = ("indexer", "admission", "nursery", "engine")
 PROCESSES = 2
 MUTANT_SECONDS = 60.0  # a mutant that hangs counts as seen
-WHOLE_SECONDS = 300.0  # the same tests without a mutant
+OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
+PRELOADED = (hypothesis, trio)  # once here, not in every child
 
 LANES = [
     f"tests/nursery/test_{name}.py"
     for name in (
         *("lane_order", "departures", "lane_life", "served_lanes", "capacity_lanes"),
-        *("direct", "blocking", "schedules"),
+        *("lane_edges", "direct", "blocking", "schedules"),
     )
 ]
 DISPATCH = ["tests/nursery/test_dispatch.py"]
@@ -132,67 +136,65 @@ class Shadow:
     def path(self, module: str) -> Path:
         return self.directory / "kvlanes" / module
 
-    def run(self, command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.directory),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
+    def start(self, tests: list[str], modules: Iterable[str] = ()) -> int:
+        """Run tests in a child process, which has all but our own packages imported already.
 
-    def passes(self, tests: list[str], seconds: float = MUTANT_SECONDS) -> bool:
-        """Whether all tests pass here; a run that takes too long does not."""
-        command = ["-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
+        Its status says whether all of them passed, with each of `modules` loaded from this copy.
+        """
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
         try:
-            return self.run(command, seconds).returncode == 0
-        except subprocess.TimeoutExpired:
-            return False
-
-    def survives(self, mutant: Mutant) -> bool:
-        path = self.path(mutant.module)
-        original = path.read_text()
-        path.write_text(mutant.source)
-        try:
-            return self.passes(COVERED[mutant.module])
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            sys.path.insert(0, str(self.directory))
+            sys.dont_write_bytecode = True
+            os.chdir(ROOT)
+            names = {"kvlanes." + m.removesuffix(".py").replace("/", "."): m for m in modules}
+            loaded = [
+                import_module(name).__file__ == str(self.path(m)) for name, m in names.items()
+            ]
+            status = pytest.main([*OPTIONS, *tests]) if all(loaded) else 2
         finally:
-            path.write_text(original)
+            os._exit(status)
 
-    def check(self, modules: list[str]) -> None:
-        """The copy is what runs, and it passes as it is."""
-        for module in modules:
-            name = "kvlanes." + module.removesuffix(".py").replace("/", ".")
-            command = ["-c", f"import {name} as m; print(m.__file__)"]
-            found = self.run(command, MUTANT_SECONDS).stdout.strip()
-            assert found == str(self.path(module)), f"{found} is not the copy"
-        for tests in {tuple(COVERED[module]) for module in modules}:
-            assert self.passes([*tests], WHOLE_SECONDS), f"{tests} fail without any mutant"
+
+@attrs.define(eq=False)
+class Run:
+    """A child process, and what it is about."""
+
+    shadow: Shadow
+    mutant: Mutant
+    original: str
+    deadline: float
 
 
 def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
-    """Run each mutant in some free copy."""
-    free: SimpleQueue[Shadow] = SimpleQueue()
-    for shadow in shadows:
-        free.put(shadow)
-
-    def survives(mutant: Mutant) -> bool:
-        shadow = free.get()
-        try:
-            alive = shadow.survives(mutant)
-        finally:
-            free.put(shadow)
-        print(f"{'ALIVE' if alive else 'seen '} {mutant.line:4} {mutant.key}", flush=True)
-        return alive
-
-    with ThreadPoolExecutor(len(shadows)) as pool:
-        verdicts = pool.map(survives, chosen)
-        return [mutant for mutant, alive in zip(chosen, verdicts) if alive]
+    """Run every mutant, one in each copy at a time."""
+    alive: list[Mutant] = []
+    running: dict[int, Run] = {}
+    free, left = [*shadows], [*reversed(chosen)]
+    while left or running:
+        while left and free:
+            mutant, shadow = left.pop(), free.pop()
+            path = shadow.path(mutant.module)
+            original = path.read_text()
+            path.write_text(mutant.source)
+            pid = shadow.start(COVERED[mutant.module])
+            running[pid] = Run(shadow, mutant, original, time.monotonic() + MUTANT_SECONDS)
+        for pid, run in [*running.items()]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del running[pid]
+                free.append(run.shadow)
+                run.shadow.path(run.mutant.module).write_text(run.original)
+                print("seen " if status else "ALIVE", run.mutant.line, run.mutant.key, flush=True)
+                alive += [] if status else [run.mutant]
+            elif time.monotonic() > run.deadline:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return alive
 
 
 def allowed() -> dict[str, str]:
@@ -207,7 +209,9 @@ def main(modules: list[str]) -> int:
     chosen = [mutant for module in modules for mutant in mutants(module)]
     with tempfile.TemporaryDirectory() as directory:
         shadows = [Shadow(Path(directory) / str(number)) for number in range(PROCESSES)]
-        shadows[0].check(modules)
+        for tests in {tuple(COVERED[module]) for module in modules}:
+            ended = os.waitpid(shadows[0].start([*tests], modules), 0)
+            assert ended[1] == 0, f"{tests} fail without any mutant, or not on the copy"
         alive = survivors(chosen, shadows)
     unexplained = [mutant for mutant in alive if mutant.key not in reasons]
     for mutant in unexplained:

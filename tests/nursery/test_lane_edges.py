@@ -4,10 +4,21 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.nursery import LaneClosed
-from tests.nursery.scenes import A, checked_lanes, leased, prompt
+from tests.indexer.oracle import Oracle
+from tests.nursery.scenes import (
+    A,
+    B,
+    Factory,
+    advance,
+    checked_lanes,
+    confirmed,
+    leased,
+    prompt,
+    small_index,
+)
 from tests.nursery.served import Backends, GatedBackend
 
 
@@ -49,3 +60,44 @@ async def test_a_full_queue_of_refreshes_lets_others_run() -> None:
             await trio.lowlevel.checkpoint()
         assert turns >= 1000 // 64
         assert backends.current.log == ["Store"]
+
+
+@pytest.mark.parametrize("make_index", [small_index, Backends()], ids=["index", "served"])
+async def test_every_granted_lease_is_held_expired_or_revoked(
+    mock_clock: MockClock, make_index: Any
+) -> None:
+    async with checked_lanes(make_index, lanes=2) as lanes:
+        await lanes.apply(leased(A, 4, 5.0))
+        await lanes.apply(leased(B, 3, 50.0))
+        assert (lanes.statistics().leases_held, lanes.statistics().leases_revoked) == (7, 0)
+        await lanes.apply(confirmed(A, 1))
+        assert (lanes.statistics().leases_held, lanes.statistics().leases_revoked) == (6, 1)
+        await advance(mock_clock, 5.1)
+        await lanes.drop("b")
+        statistics = lanes.statistics()
+        assert (statistics.leases_held, statistics.leases_revoked) == (0, 4)
+        assert statistics.total("leases_expired") == 3
+
+
+async def test_an_index_that_does_not_tell_is_taken_to_hold_no_lease() -> None:
+    class Silent(Oracle):
+        statistics: Any = None
+
+    async with checked_lanes(lambda: Silent(1)) as lanes:
+        await lanes.apply(leased(A, 2))
+        assert lanes.statistics().leases_held == 0
+
+
+async def test_the_index_is_not_asked_for_expiry_before_something_may_be_due(
+    mock_clock: MockClock,
+) -> None:
+    factory = Factory()
+    async with checked_lanes(factory, lanes=1, in_place=False) as lanes:
+        await lanes.apply(leased(A, 1, 5.0))
+        await wait_all_tasks_blocked()
+        asked: list[str] = []
+        factory.current.before = asked.append
+        await lanes.apply(leased(A, 2, 5.0))
+        await advance(mock_clock, 1.0)
+        await lanes.flush()
+        assert asked == ["apply"]
