@@ -102,7 +102,9 @@ async def printed(process: trio.Process, wanted: dict[str, str]) -> None:
     async for data in process.stdout:
         *lines, text = (text + data).split(b"\n")
         assert not any(b"\x1b" in line for line in lines)
-        seen.update(line.decode().split()[:2] for line in lines)
+        for line in lines:
+            name, state, *_ = line.decode().split()
+            seen[name] = state
         if seen == wanted:
             return
 
