@@ -94,6 +94,8 @@ class Run:
         self.lengths: list[float | None] = []
         self.must_hold: dict[str, list[int]] = {}  # request -> its weight, once a reason
         self.most_held = 0
+        self.turns = 0  # of `must_hold`
+        self.seen: tuple[int, ...] = ()
         self.events: Counter[str] = Counter()
 
     async def play(self) -> None:
@@ -203,15 +205,21 @@ class Run:
     def holding(self, name: str, ask: Ask) -> Iterator[None]:
         """While this is open the gate must count the request."""
         self.must_hold.setdefault(name, []).append(ask.weight)
+        self.turns += 1
         try:
             yield
         finally:
             self.must_hold[name].pop()
+            self.turns += 1
             if not self.must_hold[name]:
                 del self.must_hold[name]
 
     def check(self) -> None:
         """After every step: nobody is missing, and the total was respected when it mattered."""
+        state = (self.gate.free, self.gate.total, self.threads.running, self.turns)
+        if state == self.seen:
+            return
+        self.seen = state
         now = self.gate.statistics()
         here = {one.request_id: one.weight for one in now.requests if one.doing != ("waiting",)}
         for name, weights in self.must_hold.items():

@@ -14,7 +14,7 @@ from tests.admission.plans import PLANS, Plan, Run
 from tests.support.profiles import budget
 from tests.support.schedule import scheduled
 
-ORDERS = 5  # of each plan
+ORDERS = budget(ci=5, deep=20)  # of each plan
 
 
 @pytest.fixture(autouse=True)
