@@ -9,7 +9,7 @@ what hangs on it.
 The model changes no index. It answers the mutations that a lane applies: confirmed stores under
 the published sequence hashes, which revoke any lease on the same blocks, and removals.
 
-Source: `spec/reference-router.md` section 3.7 states the same pool for the Rust router.
+Source: the approximate LRU of the reference router (ai-dynamo/dynamo, `lib/kv-router`).
 """
 
 from collections import Counter, OrderedDict
