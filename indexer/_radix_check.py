@@ -9,7 +9,28 @@ from kvlanes.indexer._radix_tree import SegmentTree
 
 
 def check(tree: SegmentTree) -> None:
-    """Raise `AssertionError` with the state at fault unless everything holds."""
+    """Raise `AssertionError`, and print the tree, unless everything holds."""
+    try:
+        _check_tree(tree)
+    except AssertionError:
+        print(picture(tree.root))
+        raise
+
+
+def picture(root: Node) -> str:
+    """A segment a line: first block, length, holders, and who shares or has its names."""
+    lines: list[str] = []
+    queue = [(root, 0)]
+    while queue:
+        node, depth = queue.pop()
+        own = sorted(node.aliases or ())
+        text = f"{'  ' * depth}{node.edge[:8].hex()} +{len(node)} held {bits(node.held)}"
+        lines.append(f"{text} named {bits(node.named)} own {own}")
+        queue += [(child, depth + 1) for child in node.children]
+    return "\n".join(lines)
+
+
+def _check_tree(tree: SegmentTree) -> None:
     nodes = _nodes(tree.root)
     assert not NO_KIDS, NO_KIDS
     assert tree.nodes == len(nodes), (tree.nodes, len(nodes))

@@ -107,6 +107,14 @@ def test_names_of_a_cleared_rank_can_be_used_at_once(index: RadixIndex) -> None:
     assert index.statistics().names == 2
 
 
+def test_failed_check_shows_the_tree(index: RadixIndex, capsys: pytest.CaptureFixture[str]) -> None:
+    index.apply(store(A, [1, 2, 3]), 0.0)
+    index._tree.entries += 1
+    with pytest.raises(AssertionError):
+        index.check()
+    assert "0000000000000001 +3 held [0] named [0] own []" in capsys.readouterr().out
+
+
 # Refusals
 
 
