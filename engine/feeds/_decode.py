@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from kvlanes.engine.feeds import _wire
 from kvlanes.engine.feeds._errors import TokensUnreadable
 from kvlanes.engine.feeds._events import (
     Batch,
@@ -22,6 +21,21 @@ from kvlanes.engine.feeds._events import (
     Stored,
     Unknown,
     Unreadable,
+)
+from kvlanes.engine.feeds._wire import (
+    ListBatch,
+    ListCleared,
+    ListStored,
+    MapBatch,
+    MapCleared,
+    MapStored,
+    integers,
+    list_batch,
+    list_event,
+    map_batch,
+    map_event,
+    pairs,
+    well_formed,
 )
 from kvlanes.indexer import EngineHashInvalid, engine_hash
 
@@ -40,41 +54,44 @@ def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
 
     Cost: O(bytes), without the token ids. Never a checkpoint.
     """
-    for decoder in _wire.well_formed:
+    for decoder in well_formed:
         try:
-            whole: Any = decoder.decode(payload)
-            events = _canonical_all(whole.events, limit_hashes)
+            whole = decoder.decode(payload)
+            events = [_canonical(event) for event in _merged(whole.events, limit_hashes)]
         except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid):
             continue
         return Batch(whole.ts, events, whole.data_parallel_rank)
     return _decode_each(payload, limit_hashes)
 
 
-def _canonical_all(given: list[Any], limit_hashes: int) -> list[Event]:
-    """All events of a well-formed batch.
-
-    Engines announce removals block by block, so removals that follow each other become one.
-    """
-    events: list[Event] = []
-    run: list[int] | None = None
-    like: Any = None
+def _merged(given: list[Any], limit_hashes: int) -> list[Any]:
+    """Make removals that follow each other one: engines announce them block by block."""
+    merged: list[Any] = []
+    run: Any = None
     for event in given:
         kind = type(event)
-        if kind is not _wire.MapRemoved and kind is not _wire.ListRemoved:
+        if kind is MapCleared or kind is ListCleared:
+            run = None
+        elif len(event.block_hashes) > limit_hashes:
+            raise _too_many(event.block_hashes, limit_hashes)
+        elif kind is MapStored or kind is ListStored:
             run = None
         elif (
             run is not None
-            and (event.medium, event.group_idx, event.locality) == like
-            and len(event.block_hashes) <= limit_hashes
+            and event.medium == run.medium
+            and event.group_idx == run.group_idx
+            and event.locality == run.locality
         ):
-            run += _hashes(event.block_hashes)
+            run.block_hashes += event.block_hashes
             continue
-        canonical = _canonical(event, limit_hashes)
-        events.append(canonical)
-        if type(canonical) is Removed:
-            run = canonical.hashes
-            like = (event.medium, event.group_idx, event.locality)
-    return events
+        else:
+            run = event
+        merged.append(event)
+    return merged
+
+
+def _too_many(hashes: Sequence[object], limit_hashes: int) -> msgspec.ValidationError:
+    return msgspec.ValidationError(f"{len(hashes)} hashes, at most {limit_hashes}")
 
 
 def _decode_each(payload: bytes, limit_hashes: int) -> Batch:
@@ -107,18 +124,16 @@ def read_tokens(tokens: Any) -> tuple["array[int]", bool]:
     """
     try:
         try:
-            return array("I", _wire.integers.decode(tokens)), False
+            return array("I", integers.decode(tokens)), False
         except msgspec.ValidationError:
-            couples = _wire.pairs.decode(tokens)
+            couples = pairs.decode(tokens)
             return array("I", [first for first, _ in couples] + [couples[-1][1]]), True
     except (msgspec.MsgspecError, OverflowError) as error:
         raise TokensUnreadable(f"token ids: {error}") from error
 
 
-def _envelope(payload: bytes) -> _wire.ListBatch | _wire.MapBatch:
-    return (
-        _wire.list_batch.decode(payload) if _is_array(payload) else _wire.map_batch.decode(payload)
-    )
+def _envelope(payload: bytes) -> ListBatch | MapBatch:
+    return list_batch.decode(payload) if _is_array(payload) else map_batch.decode(payload)
 
 
 def _is_array(data: Any) -> bool:
@@ -128,23 +143,24 @@ def _is_array(data: Any) -> bool:
 
 def _event(raw: msgspec.Raw, limit_hashes: int) -> Event:
     try:
-        event: Any = (_wire.list_event if _is_array(raw) else _wire.map_event).decode(raw)
-        return _canonical(event, limit_hashes)
+        event: Any = (list_event if _is_array(raw) else map_event).decode(raw)
+        if len(getattr(event, "block_hashes", ())) > limit_hashes:
+            raise _too_many(event.block_hashes, limit_hashes)
+        return _canonical(event)
     except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid) as error:
         return _unread(raw, str(error))
 
 
-def _canonical(event: Any, limit_hashes: int) -> Event:
+def _canonical(event: Any) -> Event:
     kind = type(event)
-    if kind is _wire.MapCleared or kind is _wire.ListCleared:
+    if kind is MapStored:
+        return _map_stored(event, _hashes(event.block_hashes))
+    if kind is ListStored:
+        return _list_stored(event, _hashes(event.block_hashes))
+    if kind is MapCleared or kind is ListCleared:
         return Cleared()
-    stored = kind is _wire.MapStored or kind is _wire.ListStored
-    hashes = _hashes(event.block_hashes)
-    if len(hashes) > limit_hashes:
-        return Unreadable(f"{len(hashes)} hashes, at most {limit_hashes}", harmless=stored)
-    if not stored:
-        return Removed(hashes, _medium(event.medium, event.locality), event.group_idx or 0)
-    return _map_stored(event, hashes) if kind is _wire.MapStored else _list_stored(event, hashes)
+    medium = _medium(event.medium, event.locality)
+    return Removed(_hashes(event.block_hashes), medium, event.group_idx or 0)
 
 
 def _unread(raw: msgspec.Raw, reason: str) -> Event:
@@ -177,7 +193,7 @@ def _medium(medium: str | None, locality: str | None) -> str:
     return "GPU" if medium is None or medium == "GPU" else medium.upper()
 
 
-def _map_stored(event: _wire.MapStored, hashes: list[int]) -> Event:
+def _map_stored(event: MapStored, hashes: list[int]) -> Event:
     if event.mm_keys:
         return Unreadable("mm_keys have no published meaning", harmless=True)
     salt, keys = _extra(event.extra_keys, event.lora_name)
@@ -195,7 +211,7 @@ def _map_stored(event: _wire.MapStored, hashes: list[int]) -> Event:
     )
 
 
-def _list_stored(event: _wire.ListStored, hashes: list[int]) -> Event:
+def _list_stored(event: ListStored, hashes: list[int]) -> Event:
     tail = (event.seventh, event.eighth, event.ninth, event.tenth, event.eleventh)
     medium = event.medium if isinstance(event.medium, str) else None
     locality = event.locality if isinstance(event.locality, str) else None

@@ -207,7 +207,12 @@ def test_one_bad_event_costs_no_sibling(broken: Any, harmless: bool) -> None:
 
 def test_too_many_hashes_are_refused_by_number() -> None:
     batch = decode(payload(remove(1, 2, 3), remove(1, 2)), limit_hashes=2)
-    assert batch.events == [Unreadable("3 hashes, at most 2"), Removed([1, 2])]
+    assert batch.events == [
+        Unreadable("BlockRemoved: 3 hashes, at most 2"),
+        Removed([1, 2]),
+    ]
+    many = decode(payload(remove(1, 2), remove(3)), limit_hashes=2)
+    assert many.events == [Removed([1, 2, 3])]
 
 
 def test_remote_blocks_lie_elsewhere() -> None:
