@@ -85,8 +85,9 @@ class Candidates:
 class Eligibility:
     """Finds the candidates of a request.
 
-    Without wishes, and while nobody is excluded, the answer is kept until the registry changes:
-    what time alone can change is an exclusion's end, and then nothing is kept.
+    Without wishes the answer is kept until the registry changes. What time alone can change is the
+    end of an exclusion: while anybody is left out for another reason than draining, nothing is
+    kept.
     """
 
     __slots__ = ("_everyone", "_overload_at", "_registry", "_version")
@@ -98,16 +99,24 @@ class Eligibility:
         self._version = -1
 
     def candidates(self, wishes: Wishes) -> Candidates:
-        """O(1) while nobody is excluded and the request has no wishes, else O(ranks)."""
+        """O(1) while nobody is left out but those that drain, and without wishes; else O(ranks)."""
         if wishes is not ANY:
             return self._filter(wishes)
         if self._version != self._registry.version or self._everyone is None:
             found = self._filter(ANY)
-            if not found.excluded:
+            if len(found.excluded) == sum(live.member.draining for live in self._registry.ranks()):
                 found.follow()
                 self._everyone, self._version = found, self._registry.version
             return found
         return self._everyone
+
+    def check(self) -> None:
+        """Assert that what is kept is what would be found now."""
+        if self._everyone is not None and self._version == self._registry.version:
+            kept, found = self._everyone, self._filter(ANY)
+            assert (kept.live, kept.excluded) == (found.live, found.excluded)
+            assert kept.rows.states == found.rows.states, "a book moved without its row"
+            assert (kept.rows.costs, kept.rows.turns) == (found.rows.costs, found.rows.turns)
 
     def _filter(self, wishes: Wishes) -> Candidates:
         now = trio.current_time()

@@ -335,6 +335,7 @@ class Engine:
         """Assert every invariant and recount every counter of gate, registry and books."""
         self.gate.check()
         self._registry.check()
+        self._eligibility.check()
         self._arrivals.check()
 
     # -- closing

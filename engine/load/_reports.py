@@ -4,6 +4,8 @@ import math
 
 import attrs
 
+from kvlanes.engine._errors import EngineError
+
 
 @attrs.frozen
 class LoadReport:
@@ -35,7 +37,7 @@ class LoadReport:
         return now - self.at <= self.max_age_seconds
 
 
-class TooManySources(ValueError):
+class TooManySources(EngineError, ValueError):
     """As many sources as may be kept report a load, and all of them are believed."""
 
     def __init__(self, source: str, most: int) -> None:

@@ -361,6 +361,21 @@ async def test_a_ttl_of_one_store_beats_the_default(autojump_clock: MockClock) -
         assert not any(row.fed for row in engine.statistics().ranks)
 
 
+async def test_a_draining_worker_does_not_hide_the_others_from_each_other() -> None:
+    """The kept candidates follow their books also while somebody drains or is let back in."""
+    async with running(*ABCD, permits=64) as engine, engine.request() as request:
+        engine.drain("b")
+        places = [request.route(conversation(number)) for number in range(30)]
+        assert Counter(place.route.worker for place in places) == {"a": 10, "c": 10, "d": 10}
+        engine.drain("b", draining=False)
+        assert {request.route(conversation(99)).route.worker for _ in range(5)} == {"b"}
+        engine.report_load(Rank("a"), "engine", 1.0)
+        for place in places:
+            place.close()
+        engine.report_load(Rank("a"), "engine", 0.0)
+        assert engine.probe(conversation(99)).explanation.rows[0].requests == 0
+
+
 async def test_weights_reach_the_choice() -> None:
     """Without overlap credit the index does not matter; with a request cost, counts do."""
     async with running(*ABC, weights={"overlap": 0.0}) as engine:

@@ -172,6 +172,8 @@ class Traffic:
         tried: list[str] = []
         while True:
             place = request.route(script.prompt, exclude=tried)
+            costs = [row.cost for row in place.route.explanation.rows]
+            assert costs[0] <= min(costs) + 1e-9, "not the cheapest"
             ended = await place.dispatch(self._work, engine, place, script)
             if isinstance(ended, Completed):
                 return "answered"
