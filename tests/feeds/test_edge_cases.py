@@ -10,7 +10,7 @@ CASES = {
         "decode.test_replays_with_and_without_topic_bring_the_live_batches"
     ),
     "end marker, payload empty": "decode.test_every_replay_ends_with_the_end_marker",
-    "duplicate store, two removes": "ledger.test_duplicate_store_needs_two_removals",
+    "duplicate store, two removes": "ledger.test_p24_duplicate_store_needs_two_removals",
     "report-mode re-store": "ledger.test_full_report_mode_needs_counting_by_set",
     "non-dense and empty stores": "ledger.test_non_dense_and_empty_stores_are_left_out",
     "block sizes and tail page": "ledger.test_wrong_block_sizes_are_refused_with_their_size",
@@ -52,6 +52,7 @@ CASES = {
     "P10": "follow.test_p10_replays_end_the_watermark_where_the_publisher_is",
     "P24": "ledger.test_recorded_duplicates_outlive_their_first_removal",
     "P40": "follow.test_p40_a_reconnect_to_the_same_process_keeps_the_index",
+    "P42": "follow.test_p42_a_small_gap_keeps_index_and_watermark_while_it_is_filled",
     "P63": "sockets.test_engine_that_is_not_there_yet_is_waited_for",
 }
 

@@ -23,7 +23,7 @@ def test_a_late_joiner_replays_what_it_missed() -> None:
 
 
 def test_p09_a_gap_is_filled_by_a_replay_and_costs_nothing_else() -> None:
-    """P09 and P42: a lost batch is asked for again; index and watermark stay meanwhile."""
+    """P09: sequence numbers are checked, and what is missing is asked for again."""
 
     async def scene(world: World) -> None:
         await begun(world)
@@ -33,6 +33,24 @@ def test_p09_a_gap_is_filled_by_a_replay_and_costs_nothing_else() -> None:
         assert (world.feed.counts.gaps, world.feed.counts.losses) == (1, 0)
         await exact(world)
         assert world.feed.events.clears == 0
+
+    played(scene)
+
+
+def test_p42_a_small_gap_keeps_index_and_watermark_while_it_is_filled() -> None:
+    """P42: nothing is wiped for a batch that can still be had."""
+
+    async def scene(world: World) -> None:
+        await begun(world)
+        mark, digest = world.feed.watermark, await world.digest()
+        world.replay_faults.append(("truncated", 1))  # the answer stalls after the watermark
+        world.go_on(lost=True)
+        world.go_on()
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.feed.counts.gaps == 1
+        assert (world.feed.watermark, await world.digest()) == (mark, digest)
+        await exact(world)
+        assert (world.feed.counts.losses, world.feed.events.clears) == (0, 0)
 
     played(scene)
 

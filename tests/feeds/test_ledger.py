@@ -56,7 +56,7 @@ def replayed(name: str, rows: int, **options: Any) -> Fed:
 BASE = range(1000, 1064)
 
 
-def test_duplicate_store_needs_two_removals() -> None:
+def test_p24_duplicate_store_needs_two_removals() -> None:
     """P24: the same block is announced twice and removed twice."""
     fed = Fed()
     fed.take(store([1, 2], range(8)), store([1, 2], range(8)))
