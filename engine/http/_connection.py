@@ -70,7 +70,7 @@ class Connection:
 
     def __init__(
         self,
-        stream: trio.SocketStream,
+        stream: trio.abc.HalfCloseableStream,
         handler: Handler,
         refuse: Refusal,
         limits: HttpLimits,
@@ -300,6 +300,7 @@ class Connection:
         """Whether another request may follow; if not, let the client read its response."""
         if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
             self._h11.start_next_cycle()
+            self._bodiless = False  # what is turned away without a request has a body again
             return True
         # Closing with unread bytes would reset the connection, and the reset can overtake the
         # response: end our side, and give the client a moment to end its own.
