@@ -21,7 +21,7 @@ class Inbox:
         self.ended = False  # the client sends no more; set by the reader
         self.overflowed = False  # bytes are missing, so the connection cannot go on
 
-    async def put(self, data: bytes) -> None:
+    async def put(self, data: bytes | bytearray) -> None:
         """Add what arrived. A checkpoint only when full."""
         while len(self._data) >= self._limit_bytes and not self._watching:
             await self._reader.park()
