@@ -25,7 +25,7 @@ SLACK = 32
 
 
 class Timers:
-    """The armed entries of one rank. Written by `Holder` and by `RadixIndex.expire`."""
+    """The armed entries of one rank. Written by `Holder` and by `_radix_lease.expire`."""
 
     __slots__ = ("buckets", "live", "stale", "tick_seconds", "ticks")
 
