@@ -34,7 +34,7 @@ PRELOADED = (hypothesis, trio)  # once here, not in every child
 LANES = [
     f"tests/nursery/test_{name}.py"
     for name in (
-        *("lane_order", "departures", "lane_life", "served_lanes", "capacity_lanes"),
+        *("lane_order", "departures", "lane_life", "served_lanes", "settlement", "capacity_lanes"),
         *("lane_edges", "direct", "blocking", "schedules"),
     )
 ]

@@ -1,12 +1,13 @@
 """Backends that wait, for tests: they stop between any two steps, and break on request."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from kvlanes.indexer import Clear, Overlap, Prompt, Remove, Store
-from kvlanes.nursery import Departure, LaneTask, Read, TaskReceiver
+from kvlanes.indexer import Applied, Clear, Overlap, Prompt, Remove, Store
+from kvlanes.nursery import Departure, LaneSet, LaneTask, Read, TaskReceiver
 from tests.indexer.oracle import Oracle
+from tests.nursery.scenes import A, depth, leased, prompt
 
 
 class GatedBackend:
@@ -68,3 +69,40 @@ class Backends:
     @property
     def current(self) -> GatedBackend:
         return self.made[-1]
+
+
+Serve = Callable[[GatedBackend, TaskReceiver], Awaitable[None]]
+
+
+class ScriptedBackend(GatedBackend):
+    """Serves by a script the first time, and well as a replacement."""
+
+    def __init__(self, script: Serve | None) -> None:
+        super().__init__()
+        self.script = script
+
+    async def serve(self, tasks: TaskReceiver) -> None:
+        if self.script is None:
+            await super().serve(tasks)
+        else:
+            await self.script(self, tasks)
+
+
+def scripted(script: Serve) -> Backends:
+    scripts = [script]
+    return Backends(lambda: ScriptedBackend(scripts.pop() if scripts else None))
+
+
+async def acknowledge_then_return(backend: GatedBackend, tasks: TaskReceiver) -> None:
+    backend.work(task := await tasks.receive())
+    task.acknowledge()
+
+
+async def recovered(lanes: LaneSet, backends: Backends) -> None:
+    """A new instance, empty, every rank marked, and fit to serve."""
+    assert len(backends.made) == 2
+    statistics = lanes.statistics()
+    assert (statistics.crashes, A in statistics.resync) == (1, True)
+    assert lanes.overlap(prompt(3)).scores() == {}
+    assert await lanes.apply(leased(A, 3)) == Applied(applied=3)
+    assert depth(lanes) == 3
