@@ -43,18 +43,23 @@ async def serve(
     Raises:
         OSError: The address cannot be bound.
     """
-    async with (
-        _open_gate(settings) as gate,
-        open_models(settings, gate) as models,
-        trio.open_nursery() as nursery,
-    ):
-        app = _app(settings, gate, models)
+    async with open_app(settings) as (app, gate), trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         nursery.start_soon(_refuse_when, stopping, gate)
         server = partial(
             serve_http, limits=_http_limits(settings), refuse=app.refuse, stopping=stopping
         )
         task_status.started(await nursery.start(server, app.handle, listeners))
+
+
+@asynccontextmanager
+async def open_app(settings: Settings) -> AsyncIterator[tuple[App, AdmissionGate]]:
+    """Everything but the listening: `App.handle` answers requests however they come in.
+
+    Closing the gate refuses new decisions by name.
+    """
+    async with _open_gate(settings) as gate, open_models(settings, gate) as models:
+        yield _app(settings, gate, models), gate
 
 
 @asynccontextmanager
