@@ -1,7 +1,7 @@
 """What goes over the wire, as JSON Schema: the one source of `/openapi.json` and `/docs`.
 
-Two rules have no words there and stand in descriptions: the values of a choice are unique, and
-an output follows the call that it answers.
+Two rules have no words there and stand in descriptions: no value of a choice stands twice (that
+whole items are unique is less), and an output follows the call that it answers.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def schemas(bounds: Bounds) -> dict[str, Schema]:
 
 def _parts() -> dict[str, Schema]:
     mark = record({"mode": kind("explicit")})
-    data = one_of(mapping({}), array({"type": "object"}))
+    data = one_of(mapping({}), array({"type": "object"}, 0))
     return {
         "InputText": record(
             {"type": kind("input_text"), "text": _TEXT},
@@ -137,7 +137,8 @@ def _decisions(bounds: Bounds) -> dict[str, Schema]:
     name: Schema = {"name": _TEXT}
     value: Schema = {"type": ["string", "boolean"]}
     option = record({"value": value}, {"description": _TEXT})
-    options = described(array(option, 2, bounds.candidates), "Values are unique.")
+    options = described(array(option, 2, bounds.candidates), "No value stands twice.")
+    options["uniqueItems"] = True
     levels = array(record({"label": _TEXT}, {"description": _TEXT}), 2, min(10, bounds.candidates))
     caching = record({}, {"mode": {"enum": ["implicit", "explicit", None]}, "ttl": kind("30m")})
     identifier: Schema = {"type": ["string", "null"], "maxLength": 128}

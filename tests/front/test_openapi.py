@@ -140,6 +140,8 @@ INPUTS: list[Any] = [
     [{"role": "user", "content": []}],
     [{"role": "user", "content": [TEXT, {"type": "input_json", "data": {"a": 1}}]}],
     [{"role": "user", "content": [{"type": "input_json", "data": 1}]}],
+    [{"role": "user", "content": [{"type": "input_json", "data": []}]}],
+    [{"role": "user", "content": [{"type": "input_json", "data": [1]}]}],
     [{"role": "user", "content": [TEXT | {"prompt_cache_breakpoint": {"mode": "explicit"}}]}],
     [{"role": "user", "content": [TEXT | {"prompt_cache_breakpoint": {"mode": "other"}}]}],
     [{"role": "user", "content": [TEXT | {"prompt_cache_breakpoint": None}]}],
