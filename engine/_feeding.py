@@ -71,8 +71,12 @@ class RegisteredSink:
         return await apply_batch(self._lanes, live.incarnation, mutations)
 
     def lost(self, rank: Rank) -> bool:
-        """Whether a crash of the index took the rank's coverage. O(lanes)."""
-        return rank in self._lanes.statistics().resync
+        """Whether a crash or a new life took the rank's coverage. O(lanes)."""
+        live = self._live(rank)
+        if live is None:
+            return False  # its source is on its way out
+        anew = live.incarnation is not self._told.get(rank)
+        return anew or rank in self._lanes.statistics().resync
 
     async def restart(self, rank: Rank) -> None:
         """The engine process was replaced: what the rank held and ran is gone."""

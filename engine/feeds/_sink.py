@@ -7,8 +7,15 @@ import trio
 
 from kvlanes.engine.feeds._errors import ResyncNeeded
 from kvlanes.engine.feeds._feed import Feed
-from kvlanes.indexer import Applied, Mutation, Rank
-from kvlanes.nursery import Incarnation, LaneBusy, LaneCrashed, LaneSet, StaleIncarnation
+from kvlanes.indexer import Applied, Mutation, Rank, Remove
+from kvlanes.nursery import (
+    Incarnation,
+    LaneBusy,
+    LaneCrashed,
+    LaneError,
+    LaneSet,
+    StaleIncarnation,
+)
 
 REPLAYS_AT_ONCE = 8
 
@@ -75,7 +82,13 @@ class LaneSink:
         return await apply_batch(self._lanes, self._incarnations[rank], mutations)
 
     def lost(self, rank: Rank) -> bool:
-        """Whether a crash of the index took the rank's coverage. O(lanes)."""
+        """Whether a crash or somebody else's reset took the rank's coverage. O(lanes)."""
+        try:
+            self._lanes.apply_nowait(Remove(rank, ()), self._incarnations[rank])
+        except StaleIncarnation:
+            return True
+        except LaneError:
+            pass  # busy, crashing or closing: the next batch will tell
         return rank in self._lanes.statistics().resync
 
     async def restart(self, rank: Rank) -> None:

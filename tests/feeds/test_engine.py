@@ -128,7 +128,9 @@ async def test_a_resync_empties_the_coverage_and_nothing_else() -> None:
 
 async def test_a_rank_that_began_anew_asks_its_source_to_begin_anew() -> None:
     async def scene(router: Engine, source: Played, sink: EventSink, rank: Rank) -> None:
+        assert not sink.lost(rank)
         router.restarted(rank)
+        assert sink.lost(rank)
         with pytest.raises(ResyncNeeded, match="w0"):
             await sink.apply(rank, [source.store(rank)])
         await sink.resync(rank)

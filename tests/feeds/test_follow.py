@@ -269,6 +269,8 @@ def test_an_index_that_was_reset_by_others_is_filled_again() -> None:
         await world.lanes.reset(RANK)
         world.go_on()
         await exact(world)
+        await world.lanes.reset(RANK)
+        await exact(world)  # also when nothing is published
         assert world.feed.counts.restarts == 0
 
     played(scene)
