@@ -182,11 +182,20 @@ async def test_leaving_a_request_closes_every_reservation_of_it() -> None:
 
 
 async def test_an_abandoned_preflight_keeps_the_permit_until_its_thread_ends() -> None:
-    async with running(*ABC, permits=1) as engine:
-        thread = ThreadGate[int]()
-        with contextlib.suppress(DeadlinePassed):
-            async with engine.request(seconds=0.05) as request:
-                await request.preflight(thread)
+    scope, left = trio.CancelScope(), trio.Event()
+    thread = ThreadGate[int]()
+    async with running(*ABC, permits=1) as engine, trio.open_nursery() as nursery:
+
+        async def abandoned() -> None:
+            with scope:
+                async with engine.request() as request:
+                    await request.preflight(thread)
+            left.set()
+
+        nursery.start_soon(abandoned)
+        await thread.entered.wait()
+        scope.cancel()
+        await left.wait()
         assert engine.gate.free == 0
         with pytest.raises(CapacityExhausted), engine.request_nowait():
             pass
