@@ -1,4 +1,4 @@
-"""The operator's routes: the page, its figures, the readable API description."""
+"""The operator's routes: the page, its figures, the readable API description, metrics."""
 # flake8: noqa: ASYNC910 - what is shown is at hand
 
 from collections.abc import Awaitable, Callable
@@ -6,15 +6,18 @@ from typing import TypeAlias
 
 from examples.server.docs_page import docs
 from examples.server.guard import Guard
+from examples.server.metrics import exposition
 from examples.server.pages import HEADERS, load_assets, page
 from examples.server.schemas import Schema
 from examples.server.status import Status
 from examples.server.status_stream import StatusStreams
+from kvlanes.engine import MetricsExtraMissing
 from kvlanes.engine.decisions import DecisionError, Fault
 from kvlanes.engine.http import HttpRequest, HttpResponse
 
 Handler: TypeAlias = Callable[[HttpRequest, str], Awaitable[HttpResponse]]
 
+NO_METRICS = Fault("not_found", "metrics need the extra: pip install 'kvlanes[metrics]'", 404, 404)
 STREAMS_BUSY = Fault("server_error", "too many pages are open", 503, 503)
 
 
@@ -34,6 +37,7 @@ class Admin:
             "/docs": self._shown(docs(document)),
             "/status": self._tell,
             "/status/stream": self._follow,
+            "/metrics": self._measure,
         }
 
     def _shown(self, response: HttpResponse) -> Handler:
@@ -46,6 +50,14 @@ class Admin:
     async def _tell(self, request: HttpRequest, request_id: str) -> HttpResponse:
         self._guard.judge(request)
         return page(self._status.told(), "application/json")
+
+    async def _measure(self, request: HttpRequest, request_id: str) -> HttpResponse:
+        self._guard.judge(request)
+        try:
+            text, media_type = exposition(self._status.engines())
+        except MetricsExtraMissing as error:
+            raise DecisionError(NO_METRICS) from error
+        return page(text, media_type)
 
     async def _follow(self, request: HttpRequest, request_id: str) -> HttpResponse:
         self._guard.judge(request)

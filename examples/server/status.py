@@ -96,6 +96,9 @@ class Status:
             {"permits": _permits(self.gate), "models": models, "decisions": self.recent.told()}
         )
 
+    def engines(self) -> dict[str, Engine]:
+        return {name: model.engine for name, model in self.models.items()}
+
     def readiness(self) -> tuple[bool, Json]:
         """Whether every model can be served, and what is wrong with each."""
         states = {name: model.engine.health() for name, model in self.models.items()}

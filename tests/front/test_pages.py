@@ -2,6 +2,7 @@
 # flake8: noqa: ASYNC910 - every wait is in what is called
 
 import json
+import sys
 from base64 import b64encode
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from prometheus_client.parser import text_string_to_metric_families
 
 from examples.server.pages import HEADERS
 from examples.server.status_stream import StatusStreams
@@ -222,3 +224,35 @@ def test_the_page_takes_nothing_from_elsewhere_and_makes_no_markup_of_text() -> 
     page = (folder / "page.html").read_text()
     assert "style=" not in page
     assert "onclick" not in page
+
+
+# -- metrics
+
+
+async def test_metrics_tell_models_apart_and_count_the_gate_once() -> None:
+    async with running("--permits=8", "--mock=mock-fast", "--mock=mock-tie:tie") as server:
+        await server.post("/v1/decisions", predicates("mock-fast", 1, "It rains. " * 40))
+        response = await get(server, "/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    lines = response.body.decode().splitlines()
+    assert [line for line in lines if line.startswith("kvlanes_permits ")] == [
+        "kvlanes_permits 8.0"
+    ]
+    applied = {line for line in lines if line.startswith("kvlanes_lane_mutations_total")}
+    assert any('model="mock-fast"' in line and not line.endswith(" 0.0") for line in applied)
+    assert all(line.endswith(" 0.0") for line in applied if 'model="mock-tie"' in line)
+    families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(families)) == len(families)
+    assert len(list(text_string_to_metric_families(response.body.decode()))) == len(families)
+
+
+async def test_metrics_are_the_operators_and_say_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running("--mock=mock-fast") as server:
+        assert (await get(server, "/metrics", host="evil.example")).status == 421
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
+        response = await get(server, "/metrics")
+        assert response.status == 404
+        assert b"kvlanes[metrics]" in response.body
