@@ -2,11 +2,13 @@
 # flake8: noqa: ASYNC124, ASYNC910 - asynchronous in order to run in a loop
 
 import math
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+import kvlanes.engine as engine_package
 from kvlanes.engine import (
     AdmissionGate,
     ConfigError,
@@ -14,8 +16,10 @@ from kvlanes.engine import (
     EngineError,
     TierWeights,
     Weights,
+    Worker,
     open_engine,
 )
+from tests.engine.scenes import conversation, serve
 from tests.indexer.oracle import Oracle
 
 COUNTS = ("block_size", "permits", "preflight_slots", "lanes", "lane_queue", "connect_failures")
@@ -141,3 +145,28 @@ def test_every_setting_is_documented_and_none_is_undocumented() -> None:
 def test_configuration_errors_are_value_errors_of_the_engine() -> None:
     assert issubclass(ConfigError, EngineError)
     assert issubclass(ConfigError, ValueError)
+
+
+def test_no_setting_is_accepted_and_then_ignored() -> None:
+    """P65: each one is read somewhere outside of the class that declares it."""
+    folder = Path(engine_package.__file__ or "").parent
+    modules = [path for path in folder.glob("_*.py") if path.name != "_config.py"]
+    text = "".join(path.read_text() for path in modules)
+    unread = [f.name for f in attrs.fields(EngineConfig) if f"onfig.{f.name}" not in text]
+    assert unread == []
+
+
+async def test_the_index_keeps_its_budget() -> None:
+    async with open_engine(config(index_budget_blocks=8)) as engine:
+        engine.register(Worker("a"))
+        for number in range(6):
+            await serve(engine, conversation(number))
+        kept = [engine.probe(conversation(number)).overlap for number in range(6)]
+        assert 0 < sum(kept) <= 8
+        assert kept[-1] == 4
+
+
+async def test_lanes_and_permits_are_as_many_as_configured() -> None:
+    async with open_engine(config(lanes=3, permits=7, group_limit=2)) as engine:
+        assert len(engine.statistics().lanes.lanes) == 3
+        assert engine.gate.total == 7
