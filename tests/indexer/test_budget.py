@@ -5,6 +5,7 @@ a block that the oracle does not hold, never more entries than the budget, and, 
 evict from the end of a chain, never a block behind a hole.
 """
 
+import itertools
 from typing import ClassVar
 
 from hypothesis import settings
@@ -60,7 +61,8 @@ class BudgetMachine(RuleBasedStateMachine):
             path = sorted(leaves)[pick % len(leaves)]
             ends = [path[:end] for end in range(len(path), 0, -8)][:count]
             behind = {q[:-8] for q in held.named if q not in ends}
-            self.apply(Remove(rank, [held.named[p] for p in ends if p not in behind]))
+            alone = itertools.takewhile(lambda end: end not in behind, ends)
+            self.apply(Remove(rank, [held.named[end] for end in alone]))
 
     @rule(rank=st.sampled_from([A, B, C]))
     def clear(self, rank: Rank) -> None:
