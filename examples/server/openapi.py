@@ -106,7 +106,7 @@ def _ready() -> Schema:
         "security": [],
         "responses": {
             "200": _response("All of them.", ref("Readiness")),
-            "503": _response("Not all of them, or the server is stopping.", ref("Readiness")),
+            "503": _response("Not all of them.", ref("Readiness")),
         },
     }
 
