@@ -1,25 +1,28 @@
 """What happens after the end, to what is no rank, and when a queue is full of nothing to do."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from kvlanes.nursery import LaneClosed
+from kvlanes.nursery import LaneClosed, LaneCrashed, LaneSet, TaskReceiver
 from tests.indexer.oracle import Oracle
 from tests.nursery.scenes import (
     A,
     B,
     Factory,
+    HookedIndex,
     advance,
+    breaks_on,
     checked_lanes,
     confirmed,
     leased,
     prompt,
     small_index,
 )
-from tests.nursery.served import Backends, GatedBackend
+from tests.nursery.served import Backends, GatedBackend, scripted
 
 
 async def test_nothing_hangs_after_served_lanes_have_ended() -> None:
@@ -101,3 +104,76 @@ async def test_the_index_is_not_asked_for_expiry_before_something_may_be_due(
         await advance(mock_clock, 1.0)
         await lanes.flush()
         assert asked == ["apply"]
+
+
+async def test_a_batch_in_place_lets_others_run_and_a_read_is_a_checkpoint() -> None:
+    async with checked_lanes() as lanes, trio.open_nursery() as nursery:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(others)
+        await lanes.apply_many(leased(A, 1) for _ in range(320))
+        assert turns >= 9
+        with assert_checkpoints():
+            await lanes.read(prompt(1))
+        nursery.cancel_scope.cancel()
+
+
+async def test_leases_that_a_replacement_brings_along_end_too(mock_clock: MockClock) -> None:
+    made: list[HookedIndex] = []
+
+    def make() -> HookedIndex:
+        made.append(HookedIndex())
+        if len(made) == 2:
+            made[1].apply(leased(A, 3, 5.0), 0.0)
+        return made[-1]
+
+    async with checked_lanes(make) as lanes:
+        lanes.attach(A)
+        await wait_all_tasks_blocked()
+        made[0].before = breaks_on("apply")
+        with pytest.raises(LaneCrashed):
+            lanes.apply_nowait(leased(A, 1))
+        assert lanes.overlap(prompt(3)).of(A) == 3
+        await advance(mock_clock, 5.0)
+        assert lanes.overlap(prompt(3)).of(A) == 0
+
+
+async def test_a_backend_that_owes_an_acknowledgement_at_closing_has_crashed() -> None:
+    closing = trio.Event()
+
+    async def owe(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        await tasks.receive()
+        await closing.wait()
+        await tasks.receive()
+
+    ends: list[str] = []
+
+    async def call(lanes: LaneSet) -> None:
+        with pytest.raises(LaneCrashed) as caught:
+            await lanes.apply(leased(A, 1))
+        ends.append(str(caught.value))
+
+    async with trio.open_nursery() as calls:
+        calls.start_soon(release_when_blocked, closing)
+        await open_while_called(calls, call, scripted(owe))
+    assert ["AcknowledgementMissing" in end for end in ends] == [True]
+
+
+async def release_when_blocked(event: trio.Event) -> None:
+    for _ in range(2):
+        await wait_all_tasks_blocked()
+    event.set()
+
+
+async def open_while_called(
+    calls: trio.Nursery, call: Callable[[LaneSet], Awaitable[None]], backends: Backends
+) -> None:
+    async with checked_lanes(backends, lanes=1) as lanes:
+        calls.start_soon(call, lanes)
+        await wait_all_tasks_blocked()
