@@ -292,3 +292,16 @@ async def test_statistics_say_who_holds_what_since_when_doing_what(
     hold.close()
     await trio.testing.wait_all_tasks_blocked()
     assert_idle(gate)
+
+
+@pytest.mark.parametrize("counter", ["_held", "_groups", "_families", "_grants"])
+async def test_check_notices_a_counter_that_is_off(counter: str) -> None:
+    gate = AdmissionGate(4)
+    with gate.admit_nowait(2, group="a"):
+        gate.check()
+        true = getattr(gate, counter)
+        setattr(gate, counter, 3 if counter == "_held" else {})
+        with pytest.raises(AssertionError):
+            gate.check()
+        setattr(gate, counter, true)
+    assert_idle(gate)

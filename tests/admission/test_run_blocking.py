@@ -337,11 +337,12 @@ async def test_p54_a_call_back_never_waits_even_where_it_could_be_served(
 
 
 async def test_the_caller_is_known_only_while_its_call_runs() -> None:
+    """Afterwards the same task may ask for another request, which is refused as any other."""
     gate = AdmissionGate(1, queue_limit=4)
     with gate.admit_nowait() as permit:
         await permit.run_blocking(int)
-    with await gate.admit():
-        pass
+        with pytest.raises(CapacityExhausted):
+            gate.admit_nowait(request_id="another")
     assert_idle(gate)
 
 
