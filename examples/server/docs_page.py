@@ -1,5 +1,6 @@
 """The OpenAPI document as a page to read, without a script."""
 
+import re
 from collections.abc import Callable, Iterable
 from html import escape
 from typing import cast
@@ -45,7 +46,7 @@ def _operation(operation: Schema) -> str:
     asked = cast(Schema, operation.get("requestBody", {}))
     responses = cast(Schema, operation["responses"])
     rows = (
-        (escape(status), escape(str(cast(Schema, said)["description"])), _body_type(said))
+        (escape(status), _prose(str(cast(Schema, said)["description"])), _body_type(said))
         for status, said in responses.items()
     )
     takes = f"<p>Takes {_body_type(asked)}.</p>" if asked else ""
@@ -60,7 +61,7 @@ def _body_type(carrier: Json) -> str:
 
 def _component(name: str, schema: Schema) -> str:
     title = f'<section id="{escape(name)}"><h2>{escape(name)}</h2>'
-    text = f"<p>{escape(str(schema['description']))}</p>" if "description" in schema else ""
+    text = f"<p>{_prose(str(schema['description']))}</p>" if "description" in schema else ""
     if "properties" not in schema:
         return f"{title}{text}<p>{words(schema)}</p></section>"
     required = cast(list[Json], schema.get("required", []))
@@ -69,6 +70,11 @@ def _component(name: str, schema: Schema) -> str:
         for field, kind in cast(Schema, schema["properties"]).items()
     )
     return title + text + table(("field", "", "type"), rows) + "</section>"
+
+
+def _prose(text: str) -> str:
+    """Text with its names in backticks as code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

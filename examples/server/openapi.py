@@ -75,7 +75,10 @@ def _by_status(contract: Contract) -> dict[int, list[Fault]]:
     """Every row of the error table that this contract can answer."""
     found: dict[int, list[Fault]] = {}
     for fault in _faults():
-        status = fault.status if contract is Contract.DECISIONS else fault.systemone_status
+        openai = contract is Contract.DECISIONS
+        if openai and fault == table.REFUSED:
+            continue  # a refusal is one of its answers
+        status = fault.status if openai else fault.systemone_status
         found.setdefault(status, []).append(fault)
     return dict(sorted(found.items()))
 
