@@ -60,6 +60,14 @@ async def test_steps_are_protected_and_the_user_s_code_is_not() -> None:
     assert inside == [True] * 4  # the route, the placement, the departure, the reconciliation
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, also where the tests run in the background, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupted(index: Callable[[], Oracle]) -> None:
     """Run a request that Ctrl-C ends; every book must be level when the engine has closed."""
     idle: list[Engine] = []
@@ -85,6 +93,7 @@ def interrupted(index: Callable[[], Oracle]) -> None:
     assert len(idle) == 1
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_inside_a_step_is_delivered_after_it(at: int) -> None:
     """In the middle of a route, and in the middle of a placement."""
