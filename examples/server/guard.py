@@ -2,13 +2,12 @@
 
 import hmac
 from base64 import b64decode
+from ipaddress import ip_address
 
 import attrs
 
 from kvlanes.engine.decisions import UNAUTHORIZED, DecisionError, Fault
 from kvlanes.engine.http import HttpRequest
-
-_LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 HOST = Fault("host_not_allowed", "this page is served under a loopback name only", 421, 421)
 CLOSED = Fault("not_found", "start the server with --admin-key to see this", 404, 404)
@@ -38,16 +37,21 @@ class Guard:
         if self.key is None and not self.loopback:
             raise DecisionError(CLOSED)
         if self.key is None:
-            if _host(request.header("host")) not in _LOCAL:
+            if not _local(request.header("host")):
                 raise DecisionError(HOST)
         elif not hmac.compare_digest(presented(request).encode(), self.key.encode()):
             raise DecisionError(UNAUTHORIZED)
 
 
-def _host(header: str | None) -> str:
-    """A Host header without its port."""
+def _local(header: str | None) -> bool:
+    """Whether a Host header names this machine by loopback."""
     name = (header or "").lower()
-    return name[: name.index("]") + 1] if "]" in name else name.partition(":")[0]
+    bracket = name.find("]")
+    host = name[1:bracket] if bracket > 0 else name.partition(":")[0]
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def presented(request: HttpRequest) -> str:

@@ -75,6 +75,7 @@ def schemas(bounds: Bounds) -> dict[str, Schema]:
         **_decisions(bounds),
         **_systemone(bounds),
         **_answers(),
+        **_results(),
         **_others(bounds),
     }
 
@@ -209,53 +210,34 @@ def _described_somewhere() -> list[Json]:
     return places
 
 
+_SCORE: Schema = {"type": "number", "minimum": 0, "maximum": 9}
+
+
 def _answers() -> dict[str, Schema]:
+    """Of `/v1/decisions`."""
     name: Schema = {"name": one_of(_TEXT, _NULL)}
-    option = record({"value": {"type": ["string", "boolean"]}, "probability": _SHARE})
+    value: Schema = {"type": ["string", "boolean"]}
+    option = record({"value": value, "probability": _SHARE})
     level = record({"value": _COUNT, "label": _TEXT, "probability": _SHARE})
-    level_score: Schema = {"type": "number", "minimum": 0, "maximum": 9}
-    mass: Schema = {"x_label_mass": _SHARE}
+    choice: Schema = {"choice": value, "confidence": _SHARE, "probabilities": array(option)}
+    score: Schema = {"score": _SCORE, "confidence": _SHARE, "probabilities": array(level)}
     return {
         "PredicateAnswer": record({"type": kind("predicate"), **name, "probability": _SHARE}),
-        "ChoiceAnswer": record(
-            {
-                "type": kind("choice"),
-                **name,
-                "choice": {"type": ["string", "boolean"]},
-                "confidence": _SHARE,
-                "probabilities": array(option),
-            }
-        ),
-        "ScoreAnswer": record(
-            {
-                "type": kind("score"),
-                **name,
-                "score": level_score,
-                "confidence": _SHARE,
-                "probabilities": array(level),
-            }
-        ),
+        "ChoiceAnswer": record({"type": kind("choice"), **name, **choice}),
+        "ScoreAnswer": record({"type": kind("score"), **name, **score}),
         "RefusalAnswer": record({"type": kind("refusal"), **name}),
+    }
+
+
+def _results() -> dict[str, Schema]:
+    """Of `/v1/systemone`."""
+    mass: Schema = {"x_label_mass": _SHARE}
+    shares: Schema = {"probabilities": mapping(_SHARE, 1), "confidence": _SHARE}
+    score: Schema = {"score": _SCORE, "legend": mapping({}, 1), **shares}
+    return {
         "NoulResult": record({"type": kind("noul"), "noul": _SHARE}, mass),
-        "ChoiceResult": record(
-            {
-                "type": kind("choice"),
-                "choice": _TEXT,
-                "probabilities": mapping(_SHARE, 1),
-                "confidence": _SHARE,
-            },
-            mass,
-        ),
-        "ScoreResult": record(
-            {
-                "type": kind("score"),
-                "score": level_score,
-                "probabilities": mapping(_SHARE, 1),
-                "legend": mapping({}, 1),
-                "confidence": _SHARE,
-            },
-            mass,
-        ),
+        "ChoiceResult": record({"type": kind("choice"), "choice": _TEXT, **shares}, mass),
+        "ScoreResult": record({"type": kind("score"), **score}, mass),
     }
 
 

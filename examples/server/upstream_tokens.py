@@ -30,8 +30,8 @@ class EngineTokenizer:
     """Asks engines, the next one when one fails. Its calls block: for preflight threads.
 
     All engines of a model have its tokeniser, so any of them may answer. Labels are few and
-    always the same: each is asked for once. Threads share it; a lost update of the remembered
-    labels costs one more call.
+    always the same: each is asked for once. Threads share it; a lost update of what it remembers
+    costs one more call.
 
     Args:
         client: Shared by all threads; its timeouts bound what cannot be cancelled.
@@ -44,6 +44,7 @@ class EngineTokenizer:
         self._client = client
         self._endpoints = endpoints
         self._labels: dict[str, list[int]] = {}
+        self._good: Endpoint | None = None  # answered last, so asked first
 
     def __call__(self, text: str) -> list[int]:
         """The token ids of a prompt or a label. Blocking.
@@ -60,13 +61,15 @@ class EngineTokenizer:
     def _ask(self, text: str, *, special: bool) -> list[int]:
         import httpx2
 
-        for endpoint in self._endpoints():
+        for endpoint in sorted(self._endpoints(), key=lambda known: known != self._good):
             body = {"model": endpoint.model, "prompt": text, "add_special_tokens": special}
             try:
                 response = self._client.post(f"{endpoint.url}/tokenize", json=body)
-                return _tokens(response.json() if response.status_code == 200 else None)
+                tokens = _tokens(response.json() if response.status_code == 200 else None)
             except (httpx2.TransportError, ValueError):
                 continue
+            self._good = endpoint
+            return tokens
         raise DecisionError(NOT_READY)
 
 

@@ -49,6 +49,7 @@ class FakeEngine:
     Attributes:
         served: Requests for scores or decisions that were computed, in order.
         die_at: Stage at which the next scored request loses its connection.
+        tokenised: Texts that it was asked to tokenise.
         deaths: How often that has happened.
         stall_at: Stage at which requests stand still until the client leaves.
         failing: The paths on which they happen.
@@ -71,6 +72,7 @@ class FakeEngine:
     stalled: trio.Event = attrs.field(factory=trio.Event)
     left: trio.Event = attrs.field(factory=trio.Event)
     deaths: int = 0
+    tokenised: int = 0
     port: int = 0
     _cache: PrefixCache = attrs.field(factory=lambda: PrefixCache(100_000, BLOCK))
 
@@ -118,6 +120,7 @@ def list_models(engine: FakeEngine, body: Any) -> Answer:
 
 
 def tokenise(engine: FakeEngine, body: Any) -> Answer:
+    engine.tokenised += 1
     tokens = tokenize(body["prompt"])
     if body["add_special_tokens"]:
         tokens = [1, *tokens]

@@ -2,9 +2,12 @@
 # flake8: noqa: ASYNC910 - every wait is in what is called
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -16,6 +19,7 @@ from tests.front.fakes import running as serving_fake
 from tests.http.raw import Response
 from tests.server.running import Body, Running, predicates, running, send
 
+ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 10.0
 
 
@@ -120,6 +124,27 @@ async def test_a_worker_killed_before_its_answer_began_is_replaced_and_after_it_
         assert victim.deaths == 1
         await fronted.balanced()
         assert worker_of(await fronted.ask(body)) in (victim.name, other.name)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_kill_in_a_busy_fleet_of_four_balances_the_books(stage: str) -> None:
+    fakes = (native(), native(), vllm(), vllm())
+    flags = ["--permits=64", "--deadline=10"]
+    async with fronting(*fakes, flags=flags) as fronted:
+        statuses: Counter[int] = Counter()
+
+        async def ask(number: int) -> None:
+            statuses[(await fronted.ask(predicates("m", 2, context(number)))).status] += 1
+
+        for fake in fakes:
+            fake.die_at = stage
+        async with trio.open_nursery() as nursery:
+            for number in range(24):
+                nursery.start_soon(ask, number)
+        assert set(statuses) <= {200, 503}, statuses
+        assert statuses[200] >= 20, "each kill costs one request at most"
+        assert [fake.deaths for fake in fakes] == [1, 1, 1, 1]
+        await fronted.balanced()
 
 
 @pytest.mark.parametrize("make", [native, vllm, sglang])
@@ -258,3 +283,24 @@ async def test_an_engine_without_room_is_a_429() -> None:
         fake.routes["/v1/decisions"] = lambda engine, body: plain(503, {"error": "queue is full"})
         response = await fronted.ask(predicates("m", 1))
         assert (response.status, response.headers["retry-after"]) == (429, "1")
+
+
+def refusal(url: str, *flags: str) -> str:
+    command = [sys.executable, "-m", "examples.server", "--port=0", f"--worker=m={url}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30)
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+async def test_two_keys_and_an_engine_without_salt_do_not_start() -> None:
+    fake = vllm(salted=False)
+    keys = ("--api-key=a", "--api-key=b")
+    async with serving_fake(fake):
+        why = await trio.to_thread.run_sync(refusal, fake.url, *keys)
+        assert "salt that keeps tenants apart" in why
+        assert "--cache-scope server" in why
+    for flags in (keys[:1], (*keys, "--cache-scope=server")):
+        async with fronting(vllm(salted=False), flags=flags) as fronted:
+            key = "authorization: Bearer a\r\n"
+            assert (await fronted.ask(predicates("m", 1), key)).status == 200

@@ -30,14 +30,22 @@ async def get(server: Running, path: str, host: str = "127.0.0.1", headers: str 
 @pytest.mark.parametrize("path", PATHS)
 async def test_loopback_sees_everything_with_strict_headers(path: str) -> None:
     async with running("--mock", "mock-fast") as server:
-        for host in ("127.0.0.1", f"127.0.0.1:{server.port}", "localhost:1", "[::1]:8080"):
+        for host in (
+            "127.0.0.1",
+            f"127.0.0.1:{server.port}",
+            "localhost:1",
+            "[::1]:8080",
+            "127.9.9.9",
+        ):
             response = await get(server, path, host)
             assert response.status == 200, response
             assert dict(HEADERS).items() <= response.headers.items()
             assert response.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "["])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "[", "[x]", "10.0.0.1"]
+)
 @pytest.mark.parametrize("path", [*PATHS, "/status/stream"])
 async def test_a_name_that_is_not_loopback_is_refused(path: str, host: str) -> None:
     async with running("--mock", "mock-fast") as server:

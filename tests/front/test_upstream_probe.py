@@ -111,10 +111,21 @@ def test_an_engine_that_was_away_is_found_when_it_comes() -> None:
     trio.run(main, clock=trio.testing.MockClock(rate=50))
 
 
-async def test_tokenising_goes_on_with_the_next_engine() -> None:
-    dead, fake = "http://127.0.0.1:9", vllm()
-    with open_blocking_client([dead]) as client:
-        await tokenising(client, dead, fake)
+async def test_tokenising_goes_on_with_the_next_engine_and_stays_there() -> None:
+    first, second = vllm(failing=frozenset({"/tokenize"})), vllm()
+    with open_blocking_client([]) as client:
+        async with running(first), running(second):
+            endpoints = [Endpoint(fake.url, MODEL) for fake in (first, second)]
+            tokenizer = EngineTokenizer(client, lambda: endpoints)
+            first.die_at = "read"
+            for _ in range(3):
+                await trio.to_thread.run_sync(tokenizer, "Input:\nIt rains.")
+            assert (first.deaths, first.tokenised, second.tokenised) == (1, 0, 3)
+
+
+async def test_labels_are_asked_for_once_and_without_special_tokens() -> None:
+    with open_blocking_client([]) as client:
+        await tokenising(client, "http://127.0.0.1:9", vllm())
 
 
 async def tokenising(client: httpx2.Client, dead: str, fake: FakeEngine) -> None:
