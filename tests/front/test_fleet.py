@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trio
 
-from tests.front.fakes import STAGES, FakeEngine, plain, sglang, vllm
+from tests.front.fakes import STAGES, Answer, FakeEngine, plain, sglang, vllm
 from tests.front.fakes import running as serving_fake
 from tests.http.raw import Response
 from tests.server.running import Body, Running, predicates, running, send
@@ -174,6 +174,8 @@ async def test_a_client_that_hangs_up_ends_the_stream_to_the_worker(
                 await fake.stalled.wait()
         with trio.fail_after(PATIENCE_SECONDS):
             await fake.left.wait()
+        fake.stall_at = None
+        assert worker_of(await fronted.ask(predicates("m", 1, context(1)))) == fake.name
 
 
 async def test_a_worker_that_is_gone_is_passed_over_then_left_out() -> None:
@@ -283,6 +285,27 @@ async def test_an_engine_without_room_is_a_429() -> None:
         fake.routes["/v1/decisions"] = lambda engine, body: plain(503, {"error": "queue is full"})
         response = await fronted.ask(predicates("m", 1))
         assert (response.status, response.headers["retry-after"]) == (429, "1")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/decisions"])
+async def test_an_answer_without_end_is_malformed(path: str) -> None:
+    fake = native() if path == "/v1/decisions" else vllm()
+    async with fronting(fake) as fronted:
+        fake.routes[path] = lambda engine, body: Answer(200, [b"data: 1\n" * 100_000] * 8)
+        response = await fronted.ask(predicates("m", 1))
+        assert response.status == 500
+        assert json.loads(response.body)["error"]["message"] == "worker result is malformed"
+
+
+@pytest.mark.parametrize("status", [500, 502, 400, 404, 301])
+async def test_an_engine_that_refuses_is_named_without_its_words(status: int) -> None:
+    fake = native()
+    async with fronting(fake) as fronted:
+        fake.routes["/v1/decisions"] = lambda engine, body: plain(status, "It rains, you said.")
+        response = await fronted.ask(predicates("m", 1, "It rains."))
+        expected = {400: 400, 404: 503}.get(status, 500)
+        assert response.status == expected
+        assert b"rains" not in response.body
 
 
 def refusal(url: str, *flags: str) -> str:
