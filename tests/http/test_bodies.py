@@ -2,6 +2,7 @@
 # flake8: noqa: ASYNC113, ASYNC124, ASYNC910, ASYNC912 - handlers are asynchronous by contract
 
 import gzip
+import io
 import zlib
 from contextlib import suppress
 
@@ -105,6 +106,17 @@ async def test_a_chunked_oversize_is_refused_while_it_arrives() -> None:
     async with serving(echo, body_bytes=10) as served, served.client() as client:
         await client.send(head(headers="transfer-encoding: chunked\r\n"))
         await client.send(b"6\r\nabcdef\r\n5\r\nabcde\r\n")
+        assert (await client.response()).status == 413
+
+
+async def test_a_body_that_is_long_only_as_sent_is_refused_too() -> None:
+    named = io.BytesIO()
+    with gzip.GzipFile("x" * 2000, "wb", fileobj=named) as file:
+        file.write(b"short")
+    sent = named.getvalue()
+    async with serving(echo, body_bytes=1000) as served, served.client() as client:
+        headers = f"transfer-encoding: chunked\r\n{encoded('gzip')}"
+        await client.send(head(headers=headers) + b"%x\r\n" % len(sent) + sent)
         assert (await client.response()).status == 413
 
 

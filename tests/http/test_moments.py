@@ -1,0 +1,103 @@
+"""Moments that only an exact order of steps brings about."""
+# flake8: noqa: ASYNC910 - handlers are asynchronous by contract
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from kvlanes.engine.http import HttpLimits, HttpRequest, HttpResponse, plain_refusal
+from kvlanes.engine.http._connection import Bodies, Connection
+from kvlanes.engine.http._inbox import Inbox
+from tests.http.raw import head
+from tests.support.schedule import scheduled
+
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Stream = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
+LIMITS = HttpLimits(body_bytes=1000)
+ASK = head("GET")
+
+
+@asynccontextmanager
+async def connected(handler: Handler) -> AsyncIterator[tuple[Stream, Connection]]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = Connection(theirs, handler, plain_refusal, LIMITS, Bodies(1000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.serve)
+        yield ours, connection
+        await ours.aclose()
+
+
+async def test_a_reader_that_was_held_back_goes_on_when_nobody_wants_bytes() -> None:
+    """Or it would not see the client leave while the handler runs."""
+    inbox = Inbox(4)
+    await inbox.put(b"12345")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inbox.put, b"6")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 1
+        inbox.watch(True)
+    assert inbox.overflowed
+    assert inbox.take_nowait() == b"12345"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_client_that_left_before_its_handler_started_is_not_worked_for(seed: int) -> None:
+    """The end can be read before there is a handler to cancel."""
+    begun = ended = 0
+
+    async def forever(request: HttpRequest) -> HttpResponse:
+        nonlocal begun, ended
+        begun += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended += 1
+
+    async def main() -> None:
+        with trio.fail_after(1e6):
+            async with connected(forever) as (ours, _):
+                await ours.send_all(ASK[:10])
+                await trio.testing.wait_all_tasks_blocked()
+                await ours.send_all(ASK[10:])
+        assert begun == ended
+
+    with scheduled(seed):
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_an_answer_that_was_ready_when_the_server_cut_is_sent() -> None:
+    ready = trio.Event()
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        await ready.wait()
+        return HttpResponse(200, b"ready")
+
+    async with connected(answer) as (ours, connection):
+        await ours.send_all(ASK)
+        await trio.testing.wait_all_tasks_blocked()
+        ready.set()  # the handler will run again, and has no checkpoint left
+        connection.stop()
+        connection.cut()
+        received = b"".join([data async for data in ours])
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.endswith(b"ready")
+    assert received.count(b"HTTP/1.1") == 1
+
+
+async def test_a_refused_client_may_end_its_sending() -> None:
+    """Closing at once would reset the connection, and the reset can overtake the refusal."""
+
+    async def read(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, await request.read())
+
+    async with connected(read) as (ours, _):
+        await ours.send_all(head("POST", "/", "content-length: 1001\r\n"))
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_all(b"x" * 1001)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_all(b"and more")
+        received = b"".join([data async for data in ours])
+    assert received.startswith(b"HTTP/1.1 413")
