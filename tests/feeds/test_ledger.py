@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from kvlanes.engine.feeds._decode import decode
 from kvlanes.engine.feeds._events import Batch
@@ -232,6 +233,37 @@ def test_the_group_with_full_attention_is_followed() -> None:
     assert fed.depth(range(4, 8)) == 1
     fed.take(remove(2, group_idx=1))
     assert fed.depth(range(4, 8)) == 0
+
+
+def test_a_chosen_group_is_followed_and_stays_chosen() -> None:
+    fed = Fed(group=2)
+    for _ in range(2):
+        fed.take(store([1], range(4)), store([2], range(4, 8), group_idx=2))
+        assert (fed.depth(range(4)), fed.depth(range(4, 8))) == (0, 1)
+        fed.ledger.restart()
+        fed.index.apply(Clear(RANK), 0.0)
+
+
+def test_a_found_group_is_found_anew_after_a_restart() -> None:
+    fed = Fed()
+    fed.take(store([1], range(4), group_idx=1, kv_cache_spec_kind="mla_attention"))
+    assert fed.depth(range(4)) == 1
+    fed.ledger.restart()
+    fed.index.apply(Clear(RANK), 0.0)
+    fed.take(store([1], range(4)))
+    assert fed.depth(range(4)) == 1
+
+
+def test_what_was_held_before_the_ledger_makes_it_incomplete() -> None:
+    assert not Fed(complete=False).ledger.complete
+    assert Fed().ledger.complete
+
+
+def test_digests_in_extra_keys_are_part_of_the_identity() -> None:
+    fed = Fed()
+    fed.take(store([1], range(4), extra_keys=[[b"embedding"]]))
+    assert fed.depth(range(4), multimodal=[[xxh3_64_intdigest(b"embedding")]]) == 1
+    assert fed.depth(range(4)) == 0
 
 
 def test_a_lost_store_only_under_reports() -> None:

@@ -164,7 +164,9 @@ class World:
         """Kill the process; its successor begins with nothing."""
         old = self.process
         pool = Pool(old.pool.encoding)
-        self.process = Publisher(pool, old.buffer_steps, old.incarnation, old.born + 1000.0)
+        # A process that names itself has a name of its own.
+        name = bytes([old.incarnation[0] + 1 & 0xFF]) * 16 if old.incarnation else b""
+        self.process = Publisher(pool, old.buffer_steps, name, old.born + 1000.0)
         if self.link is not None and self.scoped:
             self.link.end(noticed=noticed)
 
