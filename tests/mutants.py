@@ -27,7 +27,8 @@ ROOT = Path(__file__).parent.parent
 ALLOWED = Path(__file__).with_name("mutants_allowed.txt")
 PACKAGES = ("indexer", "admission", "nursery", "engine")
 PROCESSES = 2
-MUTANT_SECONDS = 60.0  # a mutant that hangs counts as seen
+MUTANT_SECONDS = 120.0  # a mutant that takes longer, or waits for nothing, counts as seen
+IDLE_SECONDS = 8.0
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
 PRELOADED = (hypothesis, trio)  # once here, not in every child
 
@@ -164,10 +165,20 @@ class Shadow:
 class Run:
     """A child process, and what it is about."""
 
+    pid: int
     shadow: Shadow
     mutant: Mutant
     original: str
-    deadline: float
+    started: float
+    worked: tuple[str, float] = ("", 0.0)  # processor time used, and when that was new
+
+    def hangs(self, now: float) -> bool:
+        """Out of time, or it has used no processor for so long that it waits for ever."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        used = f"{fields[11]} {fields[12]}"
+        if used != self.worked[0]:
+            self.worked = (used, now)
+        return now - self.started > MUTANT_SECONDS or now - self.worked[1] > IDLE_SECONDS
 
 
 def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
@@ -182,7 +193,7 @@ def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
             original = path.read_text()
             path.write_text(mutant.source)
             pid = shadow.start(COVERED[mutant.module])
-            running[pid] = Run(shadow, mutant, original, time.monotonic() + MUTANT_SECONDS)
+            running[pid] = Run(pid, shadow, mutant, original, time.monotonic())
         for pid, run in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -191,7 +202,7 @@ def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
                 run.shadow.path(run.mutant.module).write_text(run.original)
                 print("seen " if status else "ALIVE", run.mutant.line, run.mutant.key, flush=True)
                 alive += [] if status else [run.mutant]
-            elif time.monotonic() > run.deadline:
+            elif run.hangs(time.monotonic()):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     return alive

@@ -177,3 +177,24 @@ async def open_while_called(
     async with checked_lanes(backends, lanes=1) as lanes:
         calls.start_soon(call, lanes)
         await wait_all_tasks_blocked()
+
+
+async def test_closing_without_time_to_drain_tells_who_is_left() -> None:
+    ends: list[str] = []
+
+    async def call(lanes: LaneSet) -> None:
+        with pytest.raises(LaneClosed) as caught:
+            await lanes.apply(leased(A, 1))
+        ends.append(str(caught.value))
+
+    async def owner(calls: trio.Nursery) -> None:
+        async with checked_lanes(lanes=1, in_place=False, drain_seconds=0) as lanes:
+            for _ in range(1000):
+                lanes.post(leased(A, 1))
+            calls.start_soon(call, lanes)
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as calls:
+        await owner(calls)
+    assert ends == ["the lanes closed before this was applied"]
