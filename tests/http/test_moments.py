@@ -39,6 +39,10 @@ async def test_a_reader_that_was_held_back_goes_on_when_nobody_wants_bytes() -> 
         await trio.testing.wait_all_tasks_blocked()
         assert len(nursery.child_tasks) == 1
         inbox.watch(True)
+        await trio.testing.wait_all_tasks_blocked()
+        held_back = len(nursery.child_tasks)
+        nursery.cancel_scope.cancel()
+    assert held_back == 0
     assert inbox.overflowed
     assert inbox.take_nowait() == b"12345"
 
