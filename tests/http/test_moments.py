@@ -61,11 +61,15 @@ def test_a_client_that_left_before_its_handler_started_is_not_worked_for(seed: i
             ended += 1
 
     async def main() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        connection = Connection(theirs, forever, plain_refusal, LIMITS, Bodies(1000))
         with trio.fail_after(1e6):
-            async with connected(forever) as (ours, _):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.serve)
                 await ours.send_all(ASK[:10])
                 await trio.testing.wait_all_tasks_blocked()
-                await ours.send_all(ASK[10:])
+                theirs.receive_stream.put_data(ASK[10:])
+                theirs.receive_stream.put_eof()
         assert begun == ended
 
     with scheduled(seed):
