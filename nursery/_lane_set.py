@@ -319,6 +319,8 @@ class LaneSet:
 
         Raises:
             AttributeError: This kind of index cannot be dumped.
+            LaneBusy: The backend reads in its lane, so it cannot be dumped from outside.
+            LaneCrashed, LaneClosed: A lane did not get there.
         """
         barrier = Barrier(len(self._lanes), self._owner.dump)
         return await self._post(barrier, self._lanes).wait()

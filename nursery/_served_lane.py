@@ -69,6 +69,13 @@ class BackendOwner:
         return self.backend.overlap(prompt)
 
     def dump(self) -> object:
+        """Dump in the caller, where reads may run there too.
+
+        Raises:
+            LaneBusy: The backend wants its reads in a lane.
+        """
+        if not self.reads_in_caller:
+            raise LaneBusy("this backend reads in its lane and cannot be dumped from outside")
         backend: Any = self.backend  # not every kind of backend can be dumped
         return backend.dump(trio.current_time())
 

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from kvlanes.nursery import LaneClosed, LaneCrashed, LaneSet, TaskReceiver
+from kvlanes.indexer import Rank
+from kvlanes.nursery import LaneBusy, LaneClosed, LaneCrashed, LaneSet, TaskReceiver
 from tests.indexer.oracle import Oracle
 from tests.nursery.scenes import (
     A,
@@ -198,3 +199,17 @@ async def test_closing_without_time_to_drain_tells_who_is_left() -> None:
     async with trio.open_nursery() as calls:
         await owner(calls)
     assert ends == ["the lanes closed before this was applied"]
+
+
+class Dumping(GatedBackend):
+    def dump(self, now: float) -> list[Rank]:
+        return sorted(self.oracle.ranks)
+
+
+async def test_a_backend_that_waits_is_dumped_only_where_it_may_be_read() -> None:
+    async with checked_lanes(Backends(Dumping)) as lanes:
+        lanes.post(leased(A, 1))
+        assert await lanes.dump() == [A]
+    async with checked_lanes(Backends(lambda: Dumping(reads_in_caller=False))) as lanes:
+        with pytest.raises(LaneBusy, match="cannot be dumped"):
+            await lanes.dump()
