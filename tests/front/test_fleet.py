@@ -216,10 +216,10 @@ async def test_siblings_go_where_the_first_branch_went() -> None:
         assert len(first.served) + len(second.served) == 5
 
 
-def wide(options: int) -> Body:
+def wide(options: int, given: str = "It rains.") -> Body:
     choices = [{"value": str(i)} for i in range(options)]
     question = {"type": "choice", "instructions": "Which?", "choices": choices}
-    return {"model": "m", "input": "It rains.", "questions": [question]}
+    return {"model": "m", "input": given, "questions": [question]}
 
 
 async def test_more_labels_than_an_engine_reads_is_a_missing_capability() -> None:
@@ -234,8 +234,8 @@ async def test_a_request_goes_past_workers_that_cannot_take_it() -> None:
     able = native()
     # Labels are tokenised one by one, each once in the life of the server.
     async with fronting(vllm(), vllm(), able, flags=["--deadline=10"]) as fronted:
-        for _ in range(3):
-            assert worker_of(await fronted.ask(wide(129))) == able.name
+        for i in range(6):
+            assert worker_of(await fronted.ask(wide(129, context(i)))) == able.name
 
 
 async def test_both_contracts_reach_an_engine_that_knows_them() -> None:
