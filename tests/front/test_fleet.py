@@ -5,85 +5,21 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
+from typesafe_sdk import Noul, Score
 
+from tests.decisions.bodies import decisions
 from tests.front.fakes import STAGES, Answer, FakeEngine, plain, sglang, vllm
 from tests.front.fakes import running as serving_fake
-from tests.http.raw import Response
-from tests.server.running import Body, Running, predicates, running, send
+from tests.front.fronted import PATIENCE_SECONDS, context, fronting, native, worker_of
+from tests.server.running import Body, predicates, send
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 10.0
-
-
-def native() -> FakeEngine:
-    return vllm(natively=True)
-
-
-@attrs.frozen
-class Fronted:
-    """A server in front of fakes."""
-
-    server: Running
-    fakes: Sequence[FakeEngine]
-
-    async def ask(self, body: Body, headers: str = "", path: str = "/v1/decisions") -> Response:
-        return await self.server.post(path, body, headers)
-
-    async def status(self) -> Any:
-        async with self.server.client() as client:
-            local = f"host: 127.0.0.1:{self.server.port}\r\n"
-            await client.send(f"GET /status HTTP/1.1\r\n{local}\r\n".encode())
-            return json.loads((await client.response()).body)
-
-    async def balanced(self) -> None:
-        """Every permit, place and dispatch comes back."""
-        with trio.fail_after(PATIENCE_SECONDS):
-            while not _balanced(status := await self.status()):
-                pass
-        assert status["permits"]["requests"] == []
-
-    def by_name(self, worker: str) -> FakeEngine:
-        return next(fake for fake in self.fakes if fake.name == worker)
-
-
-def _balanced(status: Any) -> bool:
-    (model,) = status["models"]
-    running_now = sum(worker["requests"] for worker in model["workers"])
-    held = (status["permits"]["held"], model["open_requests"], model["dispatched"], running_now)
-    return held == (0, 0, 0, 0)
-
-
-@asynccontextmanager
-async def fronting(*fakes: FakeEngine, flags: Sequence[str] = ()) -> AsyncIterator[Fronted]:
-    async with AsyncExitStack() as stack:
-        for fake in fakes:
-            await stack.enter_async_context(serving_fake(fake))
-        workers = [f"--worker=m={fake.url}" for fake in fakes]
-        given = ("--permits=8", "--deadline=0.5", "--grace=0.25", *workers, *flags)
-        server = await stack.enter_async_context(running(*given))
-        for fake in fakes:
-            fake.served.clear()
-            fake.salts.clear()
-        fronted = Fronted(server, fakes)
-        yield fronted
-        await fronted.balanced()
-
-
-def context(number: int) -> str:
-    return f"Case {number}. " + "A customer was charged twice and asks for a refund. " * 20
-
-
-def worker_of(response: Response) -> str:
-    assert response.status == 200, response
-    return response.headers["x-kvlanes-route"].partition(";")[0]
 
 
 async def test_same_prompts_go_to_the_same_worker_of_a_mixed_fleet() -> None:
@@ -327,3 +263,24 @@ async def test_two_keys_and_an_engine_without_salt_do_not_start() -> None:
         async with fronting(vllm(salted=False), flags=flags) as fronted:
             key = "authorization: Bearer a\r\n"
             assert (await fronted.ask(predicates("m", 1), key)).status == 200
+
+
+@pytest.mark.parametrize("make", [native, vllm, sglang])
+async def test_the_official_clients_read_what_engines_answered(
+    make: Callable[[], FakeEngine],
+) -> None:
+    async with fronting(make(), flags=["--deadline=10"]) as fronted:
+        openai = fronted.server.async_openai(_strict_response_validation=True)
+        async with openai, fronted.server.async_typesafe() as typesafe:
+            decision = await openai.decisions.create(
+                **{**decisions(), "model": "m", "input": context(1), "prompt_cache_key": "k"}
+            )
+            assert [answer.type for answer in decision.answers] == ["choice", "predicate", "score"]
+            assert decision.usage.input_tokens > 0
+            asked: dict[str, Any] = {
+                "urgent": Noul(instructions="Action is needed today."),
+                "severity": Score(instructions="Rate it.", criteria=["Low", "Moderate", "High"]),
+            }
+            found = await typesafe.system_one(context(1), asked, model="m")
+            assert found.model == "m"
+            assert sum(found.scores["severity"].probabilities.values()) == pytest.approx(1)
