@@ -10,11 +10,19 @@ from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
+import zmq
 
 from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
 from kvlanes.engine.feeds._frames import Frame, parse
 from kvlanes.engine.feeds._options import Target
-from kvlanes.engine.feeds._socket import Context, Monitor, Receiver, dealer, subscriber
+from kvlanes.engine.feeds._socket import (
+    Context,
+    Monitor,
+    Receiver,
+    Socket,
+    dealer,
+    subscriber,
+)
 
 
 @asynccontextmanager
@@ -34,8 +42,7 @@ async def connected(
     socket = subscriber(context, target.limit_bytes, target.curve)
     link = DialledLink(context, target, Receiver(socket), Monitor(socket))
     try:
-        socket.subscribe(target.topic)
-        socket.connect(target.endpoint)
+        link.dial(socket)
         nursery.start_soon(link.watch)
         await link.standing()
         yield link
@@ -65,11 +72,22 @@ class DialledLink:
     def replayable(self) -> bool:
         return self._target.replay is not None
 
+    def dial(self, socket: Socket) -> None:
+        """Begin to connect; `ConnectionLost` for an endpoint that no socket takes."""
+        try:
+            socket.subscribe(self._target.topic)
+            socket.connect(self._target.endpoint)
+        except zmq.ZMQError as error:
+            raise ConnectionLost(f"{self._target.endpoint}: {error}") from error
+
     async def watch(self) -> None:
         """End the connection's reading when the connection ends."""
         with self._watching:
-            while await self._monitor.stands():
-                self._changed.set()
+            try:
+                while await self._monitor.stands():
+                    self._changed.set()
+            except trio.ClosedResourceError:
+                return  # `close` came before this task's next step
             self._ended = True
             self._changed.set()
             self._receiver.interrupt()
@@ -124,9 +142,12 @@ def replay_from(
     socket = dealer(context, target.limit_bytes, target.curve)
     receiver = Receiver(socket)
     try:
-        socket.connect(endpoint)
-        # The empty frame stands where a REQ socket would put it; without it nobody answers.
-        socket.send_multipart([b"", struct.pack(">Q", start)])
+        try:
+            socket.connect(endpoint)
+            # The empty frame stands where a REQ socket would put it, or nobody answers.
+            socket.send_multipart([b"", struct.pack(">Q", start)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise ConnectionLost(f"{endpoint}: {error}") from error
         yield DialledReplies(receiver, endpoint)
     finally:
         receiver.close()

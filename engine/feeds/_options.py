@@ -15,6 +15,11 @@ def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float) -> Non
         raise SourceInvalid(f"{attribute.name} must be > 0, got {value}")
 
 
+def _z85(_: object, attribute: "attrs.Attribute[Any]", value: bytes | None) -> None:
+    if value is not None and (not isinstance(value, bytes) or len(value) != 40):
+        raise SourceInvalid(f"{attribute.name} must be 40 bytes of Z85")  # the key is not shown
+
+
 def _counting(_: object, attribute: "attrs.Attribute[Any]", value: str) -> None:
     if value not in ("refs", "set"):
         raise SourceInvalid(f"{attribute.name} must be 'refs' or 'set', got {value!r}")
@@ -55,11 +60,14 @@ class CurveKeys:
         public_key: Our own public key.
         secret_key: Our own secret key.
         server_key: The publisher's public key, when we dial it; `None` when it dials us.
+
+    Raises:
+        SourceInvalid: A key of another length.
     """
 
-    public_key: bytes
-    secret_key: bytes
-    server_key: bytes | None = None
+    public_key: bytes = attrs.field(validator=_z85)
+    secret_key: bytes = attrs.field(validator=_z85)
+    server_key: bytes | None = attrs.field(default=None, validator=_z85)
 
 
 @attrs.frozen

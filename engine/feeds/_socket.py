@@ -33,17 +33,24 @@ class Receiver:
     not at all, so cancellation never splits or loses one.
     """
 
-    __slots__ = ("_descriptor", "_interrupted", "_socket", "_taken", "_wait")
+    __slots__ = ("_closed", "_descriptor", "_interrupted", "_socket", "_taken", "_wait")
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
         self._descriptor: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
+        self._closed = False
         self._interrupted = False
         self._taken = 0
         self._wait: trio.CancelScope | None = None  # the receiving task's, while it waits
 
     def receive_nowait(self) -> list[bytes] | None:
-        """A message that is there already, or `None`. Never a checkpoint."""
+        """A message that is there already, or `None`. Never a checkpoint.
+
+        Raises:
+            trio.ClosedResourceError: The socket was closed, perhaps just before this task ran.
+        """
+        if self._closed:
+            raise trio.ClosedResourceError("this socket is closed")
         try:
             return self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -83,6 +90,7 @@ class Receiver:
 
     def close(self) -> None:
         """Close the socket; whoever waits for it gets `trio.ClosedResourceError`."""
+        self._closed = True
         trio.lowlevel.notify_closing(self._descriptor)
         self._socket.close(linger=0)
 
@@ -121,8 +129,10 @@ class Monitor:
         return bool(parse_monitor_message(message)["event"] == self._UP)
 
     def close(self) -> None:
-        self._receiver.close()
+        # In this order: the library sends a last event, and with nobody to receive it would
+        # wait for ever (`test_a_source_that_is_cancelled_early_ends_cleanly`).
         self._socket.disable_monitor()
+        self._receiver.close()
 
 
 @contextmanager

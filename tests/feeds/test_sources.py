@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from kvlanes.engine.feeds import (
+    CurveKeys,
     FeedsExtraMissing,
     FeedState,
     FollowOptions,
@@ -22,6 +23,7 @@ from kvlanes.indexer import Prompt, RadixIndex, Rank
 from kvlanes.nursery import open_lanes
 from tests.feeds.engines import PATIENCE_SECONDS, QUICK, Engine, Room, dialling, engine, followed
 from tests.feeds.pool import BLOCK_SIZE, CHAINS, tokens_of
+from tests.support.schedule import scheduled
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,39 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FeedsExtraMissing, match=r"kvlanes\[zmq\]"):
         SglangEvents("tcp://host:5557")
+
+
+def test_curve_keys_of_another_length_are_refused_without_being_shown() -> None:
+    good = b"x" * 40
+    for wrong in ((b"short", good), (good, b"s" * 41), (good, good, b"")):
+        with pytest.raises(SourceInvalid, match="40 bytes") as refused:
+            CurveKeys(*wrong)
+        assert "short" not in str(refused.value)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_source_that_is_cancelled_early_ends_cleanly(steps: int, tmp_path: Path) -> None:
+    source = VllmEvents(f"ipc://{tmp_path}/nobody", f"ipc://{tmp_path}/nobody-either", ranks=3)
+
+    async def main() -> None:
+        async with open_lanes(lambda: RadixIndex(BLOCK_SIZE)) as lanes:
+            sink = LaneSink(lanes, "w0", block_size=BLOCK_SIZE, dp_size=3)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(source.run, sink)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+
+    for seed in range(5):
+        with scheduled(seed):
+            trio.run(main)
+
+
+async def test_endpoints_that_no_socket_takes_are_connections_that_are_lost() -> None:
+    source = VllmEvents("ipc://" + "x" * 300, options=QUICK)
+    async with followed(source) as room:
+        await room.feed.until(lambda feed: feed.counts.failures > 0)
+        assert "name too long" in room.feed.error
 
 
 # -- ranks
