@@ -80,10 +80,12 @@ async def probe(upstream: Upstream, wanted: Wanted) -> Upstream:
         upstream = await _try_native(upstream, contract, wanted)
     upstream = await _try_scoring(upstream, wanted)
     if not upstream.abilities.native and upstream.abilities.scoring is None:
-        salted = ", under a salt that keeps tenants apart" if wanted.isolate else ""
+        salted = ""
+        if wanted.isolate:
+            salted = ", under a salt that keeps tenants apart (--cache-scope server asks for none)"
         raise ProbeFailed(
             f"worker {upstream.name!r} neither answers decisions nor reads label log "
-            f"probabilities{salted}; --cache-scope server asks for no salt"
+            f"probabilities{salted}"
         )
     return upstream
 

@@ -134,12 +134,17 @@ def completions(engine: FakeEngine, body: Any) -> Answer:
     if body["model"] != MODEL:
         return plain(404, {"error": {"message": "The model does not exist."}})
     labels = body["logprob_token_ids"]
+    if body.get("logprobs") is None:
+        return plain(400, {"error": {"message": "logprob_token_ids requires logprobs"}})
+    if body.get("cache_salt") == "":
+        return plain(400, {"error": {"message": "cache_salt must be a non-empty string"}})
     if len(labels) > engine.most_labels:
         return plain(400, {"error": {"message": f"at most {engine.most_labels} token ids"}})
     scored = engine.compute(body["prompt"], labels, body)
     engine.served.append(body)
     key = "token_id:{}" if body.get("return_tokens_as_token_ids") else "{}"
-    top = {key.format(label): lp for label, lp in zip(labels, scored.logprobs)}
+    # The sampled token comes along, whether it was asked for or not.
+    top = {key.format(0): -0.01, **dict(zip(map(key.format, labels), scored.logprobs))}
     details = None if engine.hides_usage else {"cached_tokens": scored.cached_tokens}
     usage = {"prompt_tokens": len(body["prompt"]), "prompt_tokens_details": details}
     chunk = {"text": "x", "index": 0, "logprobs": {"top_logprobs": [top]}, "finish_reason": None}
