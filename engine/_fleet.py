@@ -5,7 +5,7 @@ dispatches and load figures go together, whether the worker was removed, lost a 
 was dropped by a reconciliation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import trio
@@ -31,8 +31,7 @@ class Fleet:
         self._lanes = lanes
 
     @enable_ki_protection
-    def register(self, workers: Iterable[Worker]) -> None:
-        workers = list(workers)
+    def register(self, workers: Sequence[Worker]) -> None:
         self._registry.refuse_new(workers)
         for worker in workers:
             self._model(self._registry.add(worker, self._lanes.attach))

@@ -7,7 +7,7 @@ was registered anew finds an object that nobody reads any more.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 import trio
@@ -113,9 +113,8 @@ class Registry:
 
     # -- membership
 
-    def refuse_new(self, workers: Iterable[Worker]) -> None:
+    def refuse_new(self, workers: Sequence[Worker]) -> None:
         """Raise what adding these workers would raise, before any state exists."""
-        workers = list(workers)
         for worker in workers:
             if worker.worker_id in self._members:
                 raise WorkerExists(worker.worker_id)

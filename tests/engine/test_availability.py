@@ -106,3 +106,15 @@ async def test_sources_are_bounded_and_old_ones_make_room(autojump_clock: MockCl
             engine.report_load(Rank("a"), "one more", 0.1)
         await trio.sleep(11)
         engine.report_load(Rank("a"), "one more", 0.1)
+
+
+async def test_a_load_takes_effect_at_the_next_choice_not_at_the_next_change() -> None:
+    """Whoever was found to be eligible before is looked at again."""
+    async with running(Worker("a"), Worker("b")) as engine:
+        for worker, other in ("ab", "ba"):
+            assert engine.probe(PROMPT, allowed=[worker]).worker == worker
+            engine.probe(PROMPT)
+            engine.report_load(Rank(worker), "engine", 0.99)
+            assert chosen(engine, PROMPT) == other
+            engine.report_load(Rank(worker), "engine", 0.1)
+            assert engine.health().problems == ()

@@ -56,6 +56,18 @@ async def test_output_takes_room_until_the_request_ends() -> None:
         assert known(engine, 1, 2, 3) == [4, 0, 4]
 
 
+async def test_a_request_takes_its_room_once_and_leaves_all_of_it() -> None:
+    """First output and success, the latter twice: one stay, which ends with the reservation."""
+    async with running(SMALL) as engine, engine.request() as request:
+        with request.route(conversation(1)) as place:
+            place.first_output()
+            place.succeeded()
+            place.succeeded(cached_tokens=0)
+        for number in (2, 3):
+            await serve(engine, conversation(number))
+        assert known(engine, 1, 2, 3) == [0, 4, 4]
+
+
 async def test_a_shared_prefix_takes_room_once() -> None:
     async with running(SMALL) as engine:
         await serve(engine, chain(1, 2, 3, 4, 5, 6))
@@ -100,9 +112,9 @@ async def test_a_restart_or_departure_empties_the_pool_and_fences_late_requests(
             place.grow(3)
             place.close()
             assert known(engine, 1, 2) == [0, 0]
-            for number in (3, 4):
+            for number in (3, 4, 5):
                 await serve(engine, conversation(number))
-            assert known(engine, 3, 4) == [4, 4]
+            assert known(engine, 3, 4, 5) == [0, 4, 4]  # the new life has a pool of its own
 
 
 async def test_an_update_resizes_the_pool() -> None:

@@ -91,6 +91,13 @@ async def test_a_past_deadline_is_refused_before_anything_else() -> None:
             assert refused.value.phase == "admission"
 
 
+async def test_nowait_refuses_a_past_deadline_too() -> None:
+    async with running(*ABC) as engine:
+        with pytest.raises(DeadlinePassed), engine.request_nowait(seconds=0):
+            pass
+        assert engine.gate.free == engine.gate.total
+
+
 async def test_deadline_and_seconds_exclude_each_other_and_must_be_numbers() -> None:
     async with running(*ABC) as engine:
         with pytest.raises(ValueError, match=r"seconds \(1\) and deadline \(9\)"):
