@@ -1,6 +1,7 @@
 """Server-sent events: the status, as often as it changes, to at most so many pages."""
 # flake8: noqa: ASYNC910 - a stream that finds no place ends at once
 
+import math
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -15,7 +16,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 @attrs.define(eq=False)
 class StatusStreams:
-    """All open streams; each writes and gives back its own place.
+    """All open streams. Each writes and gives back its own place; all share the latest status.
 
     Attributes:
         told: The status as JSON.
@@ -25,6 +26,8 @@ class StatusStreams:
     told: Callable[[], bytes]
     limit: int = 16
     _open: int = 0
+    _status: bytes = b""
+    _fresh_until: float = -math.inf
 
     @property
     def full(self) -> bool:
@@ -41,14 +44,21 @@ class StatusStreams:
         finally:
             self._open -= 1
 
+    def _latest(self) -> bytes:
+        """The status, made once for all streams that look at about the same time."""
+        now = trio.current_time()
+        if now >= self._fresh_until:
+            self._status, self._fresh_until = self.told(), now + _EVERY_SECONDS / 2
+        return self._status
+
     async def _follow(self, send: Send) -> None:
         await send(b"retry: %d\n\n" % _AGAIN_MILLISECONDS)
         last, quiet_seconds = b"", 0.0
         while True:
-            now = self.told()
-            if now != last:
-                await send(b"event: status\ndata: " + now + b"\n\n")
-                last, quiet_seconds = now, 0.0
+            status = self._latest()
+            if status != last:
+                await send(b"event: status\ndata: " + status + b"\n\n")
+                last, quiet_seconds = status, 0.0
             elif quiet_seconds >= _ALIVE_SECONDS:
                 await send(b": still here\n\n")
                 quiet_seconds = 0.0

@@ -264,3 +264,23 @@ async def test_metrics_are_the_operators_and_say_what_they_need(
         response = await get(server, "/metrics")
         assert response.status == 404
         assert b"kvlanes[metrics]" in response.body
+
+
+async def test_all_streams_share_one_look(autojump_clock: trio.testing.MockClock) -> None:
+    looks = 0
+
+    def told() -> bytes:
+        nonlocal looks
+        looks += 1
+        return b"%d" % looks
+
+    async def send(piece: bytes) -> None:
+        pass
+
+    streams = StatusStreams(told)
+    async with trio.open_nursery() as nursery:
+        for _ in range(16):
+            nursery.start_soon(streams.run, send)
+        await trio.sleep(9.9)
+        assert looks == 20
+        nursery.cancel_scope.cancel()
