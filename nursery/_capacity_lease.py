@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import attrs
 
 from kvlanes.indexer import CapacityModel, Mutation, Prompt
-from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._queue import CapacityChange, Change
 
 
@@ -24,7 +24,7 @@ class CapacityLease:
     Use it as a context manager, or close it. Never a checkpoint.
     """
 
-    place: Place[Any]
+    seat: Seat[Any]
     incarnation: Incarnation
     closed: bool = False
 
@@ -47,8 +47,8 @@ class CapacityLease:
             self._post(lambda model: model.release(self))
 
     def _post(self, change: Change) -> None:
-        lane: ChangeLane = self.place.lane
-        lane.change(CapacityChange(self.place, self.incarnation, change))
+        lane: ChangeLane = self.seat.lane
+        lane.change(CapacityChange(self.seat, self.incarnation, change))
 
     def acquire(self, prompt: Prompt, private_blocks: int) -> None:
         """The lane set's part: begin."""

@@ -9,7 +9,7 @@ import trio
 
 from kvlanes.indexer import IndexBackend, Lease, LeaseTable, Rank
 from kvlanes.nursery._errors import LaneCrashed
-from kvlanes.nursery._incarnations import Places
+from kvlanes.nursery._incarnations import Seats
 from kvlanes.nursery._lane import Lane
 from kvlanes.nursery._owner import IndexOwner, crashed, logger
 from kvlanes.nursery._queue import Barrier, LaneQueue
@@ -68,7 +68,7 @@ class Crew:
         else:
             self.owner = IndexOwner(cast(Callable[[], IndexBackend], make_index), self.crash, first)
             self.lanes = [self._lane(self.owner) for _ in range(config.lanes)]
-        self.places: Places[AnyLane] = Places(self.lanes)
+        self.seats: Seats[AnyLane] = Seats(self.lanes)
 
     def _lane(self, owner: IndexOwner) -> Lane:
         queue = LaneQueue(self._config.queue_capacity)
@@ -87,9 +87,9 @@ class Crew:
     def crash(self, error: Exception) -> None:
         """Replace the broken index; runs inside the write that broke it. Incarnations stay."""
         logger.error("the index crashed and is replaced by an empty one", exc_info=error)
-        self.resync |= self.places.table.keys()
-        for place in self.places.table.values():
-            place.seed()
+        self.resync |= self.seats.table.keys()
+        for seat in self.seats.table.values():
+            seat.seed()
         for lane in self.lanes:
             lane.queue.fail(lambda: crashed(error))
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, IndexBackend, Lease, Mutation, Overlap, Prompt, Rank
-from kvlanes.nursery._incarnations import Incarnation, Places
+from kvlanes.nursery._incarnations import Incarnation, Seats
 from kvlanes.nursery._owner import IndexOwner, logger
 from kvlanes.nursery._queue import LaneQueue
 from kvlanes.nursery._statistics import LaneStatistics
@@ -27,7 +27,7 @@ class DirectLane:
         ValueError: Negative seconds.
     """
 
-    __slots__ = ("_owner", "_places", "_queue", "_step")
+    __slots__ = ("_owner", "_seats", "_queue", "_step")
 
     def __init__(
         self, make_index: Callable[[], IndexBackend], *, ttl_seconds: float = 120.0
@@ -35,14 +35,14 @@ class DirectLane:
         self._owner = IndexOwner(make_index, self._crash, make_index())
         self._queue = LaneQueue(capacity=1)
         self._step = Step(self._owner, Lease(ttl_seconds), self._queue)
-        self._places: Places[None] = Places([None])
+        self._seats: Seats[None] = Seats([None])
 
     def attach(self, rank: Rank) -> Incarnation:
         """The living incarnation of `rank`, a new one if it has none. O(1)."""
-        place = self._places.attach(rank)
+        seat = self._seats.attach(rank)
         self._step.ranks.add(rank)
-        assert place.current is not None
-        return place.current
+        assert seat.current is not None
+        return seat.current
 
     def apply(self, mutation: Mutation, incarnation: Incarnation | None = None) -> Applied:
         """Apply one mutation, with its lease.
@@ -52,7 +52,7 @@ class DirectLane:
         """
         self._expire()
         living = self.attach(mutation.rank) if incarnation is None else incarnation
-        return self._step.apply(self._places.find(mutation.rank), living, mutation)
+        return self._step.apply(self._seats.find(mutation.rank), living, mutation)
 
     def overlap(self, prompt: Prompt) -> Overlap:
         """How deep each rank's coverage of `prompt` reaches, now.
@@ -66,10 +66,10 @@ class DirectLane:
     @enable_ki_protection
     def drop(self, worker_id: str, dp_rank: int | None = None) -> None:
         """End a worker's coverage and incarnations, or those of one of its ranks. O(ranks)."""
-        places = self._places.revoke(worker_id, dp_rank)
+        seats = self._seats.revoke(worker_id, dp_rank)
         self._owner.drop(worker_id, dp_rank)
-        for place in self._places.departed(places):
-            self._step.ranks.discard(place.rank)
+        for seat in self._seats.departed(seats):
+            self._step.ranks.discard(seat.rank)
 
     def statistics(self) -> LaneStatistics:
         """What was done. O(1)."""

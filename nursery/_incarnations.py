@@ -26,13 +26,13 @@ class Incarnation:
 
 
 @attrs.define(eq=False)
-class Place(Generic[LaneT]):
-    """Where one rank is served. Written by `Places` alone, `model` by the rank's lane."""
+class Seat(Generic[LaneT]):
+    """Where one rank is served. Written by `Seats` alone, `model` by the rank's lane."""
 
     rank: Rank
     lane: LaneT
     current: Incarnation | None = None
-    departures: int = 0  # barriers under way; the place is forgotten with the last one
+    departures: int = 0  # barriers under way; the seat is forgotten with the last one
     model: CapacityModel | None = None  # of the living incarnation
 
     def seed(self) -> None:
@@ -49,7 +49,7 @@ class Place(Generic[LaneT]):
 
 
 @attrs.define(eq=False)
-class Places(Generic[LaneT]):
+class Seats(Generic[LaneT]):
     """The one table that says which incarnation lives. Written by its lane set alone.
 
     A rank keeps its lane until its departure is through: a producer that looked the lane up
@@ -57,7 +57,7 @@ class Places(Generic[LaneT]):
     """
 
     lanes: list[LaneT]
-    table: dict[Rank, Place[LaneT]] = attrs.Factory(dict)
+    table: dict[Rank, Seat[LaneT]] = attrs.Factory(dict)
     leaving: set[Rank] = attrs.Factory(set)  # a departure of theirs is under way
     _turn: Iterator[LaneT] = attrs.field(init=False)
     _numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
@@ -66,46 +66,46 @@ class Places(Generic[LaneT]):
     def _round_robin(self) -> Iterator[LaneT]:
         return itertools.cycle(self.lanes)
 
-    def attach(self, rank: Rank) -> Place[LaneT]:
-        """The rank's place, with a living incarnation in it. O(1).
+    def attach(self, rank: Rank) -> Seat[LaneT]:
+        """The rank's seat, with a living incarnation in it. O(1).
 
         Raises:
             TypeError: No `Rank`.
         """
-        place = self.table.get(rank)
-        if place is None:
+        seat = self.table.get(rank)
+        if seat is None:
             if not isinstance(rank, Rank):
                 raise TypeError(f"a rank is a Rank, got {rank!r}")
-            place = self.table[rank] = Place(rank, next(self._turn))
-        if place.current is None:
-            place.current = Incarnation(rank, next(self._numbers))
-        return place
+            seat = self.table[rank] = Seat(rank, next(self._turn))
+        if seat.current is None:
+            seat.current = Incarnation(rank, next(self._numbers))
+        return seat
 
-    def find(self, rank: Rank) -> Place[LaneT]:
-        """The rank's place; if it has none, one where no incarnation lives. O(1)."""
-        return self.table.get(rank) or Place(rank, self.lanes[0])
+    def find(self, rank: Rank) -> Seat[LaneT]:
+        """The rank's seat; if it has none, one where no incarnation lives. O(1)."""
+        return self.table.get(rank) or Seat(rank, self.lanes[0])
 
-    def revoke(self, worker_id: str, dp_rank: int | None) -> list[Place[LaneT]]:
-        """End the incarnations of a worker's ranks (or of one); their places stay. O(ranks)."""
+    def revoke(self, worker_id: str, dp_rank: int | None) -> list[Seat[LaneT]]:
+        """End the incarnations of a worker's ranks (or of one); their seats stay. O(ranks)."""
         gone = [
-            place
-            for place in self.table.values()
-            if place.rank.worker_id == worker_id and dp_rank in (None, place.rank.dp_rank)
+            seat
+            for seat in self.table.values()
+            if seat.rank.worker_id == worker_id and dp_rank in (None, seat.rank.dp_rank)
         ]
-        for place in gone:
-            place.current = place.model = None
-            place.departures += 1
-            self.leaving.add(place.rank)
+        for seat in gone:
+            seat.current = seat.model = None
+            seat.departures += 1
+            self.leaving.add(seat.rank)
         return gone
 
-    def departed(self, places: list[Place[LaneT]]) -> list[Place[LaneT]]:
+    def departed(self, seats: list[Seat[LaneT]]) -> list[Seat[LaneT]]:
         """A departure is through: forget the ranks that nobody registered again meanwhile."""
         gone = []
-        for place in places:
-            place.departures -= 1
-            if place.departures:
+        for seat in seats:
+            seat.departures -= 1
+            if seat.departures:
                 continue
-            self.leaving.discard(place.rank)
-            if place.current is None:
-                gone.append(self.table.pop(place.rank))
+            self.leaving.discard(seat.rank)
+            if seat.current is None:
+                gone.append(self.table.pop(seat.rank))
         return gone

@@ -14,7 +14,7 @@ from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._capacity_lease import CapacityLease, require_private
 from kvlanes.nursery._crew import AnyLane, Crew
 from kvlanes.nursery._errors import LaneBusy, LaneClosed
-from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._masked import Masked
 from kvlanes.nursery._queue import Barrier, CapacityChange, Entry, Reading
 from kvlanes.nursery._statistics import LaneSetStatistics
@@ -26,14 +26,14 @@ class LaneSet:
     """Ordered mutations, leases and expiry for one index; `open_lanes` makes one.
 
     A rank sits on one lane, and that lane's order is the order of everything that happens to the
-    rank. The lane set is the only writer of its places, the owner the only one of the index.
+    rank. The lane set is the only writer of its seats, the owner the only one of the index.
     """
 
-    __slots__ = ("_credit", "_crew", "_lanes", "_owner", "_places")
+    __slots__ = ("_credit", "_crew", "_lanes", "_owner", "_seats")
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
-        self._owner, self._lanes, self._places = crew.owner, crew.lanes, crew.places
+        self._owner, self._lanes, self._seats = crew.owner, crew.lanes, crew.seats
         self._credit = CALLS_A_SCHEDULING_POINT
 
     # -- mutations
@@ -67,17 +67,17 @@ class LaneSet:
         await checkpoint_if_cancelled()
         # What the rest of this class leaves to `_locate` and `_scheduling_point_due` is written
         # out here: two calls are a tenth of what an acknowledged store costs.
-        place = self._places.table.get(mutation.rank)
-        if place is None or place.current is None:
-            place, incarnation = self._locate(mutation.rank, incarnation)
+        seat = self._seats.table.get(mutation.rank)
+        if seat is None or seat.current is None:
+            seat, incarnation = self._locate(mutation.rank, incarnation)
         elif incarnation is None:
-            incarnation = place.current
-        lane = place.lane
+            incarnation = seat.current
+        lane = seat.lane
         if not lane.idle:
-            entry = Entry(place, incarnation, mutation)
+            entry = Entry(seat, incarnation, mutation)
             lane.queue.submit(entry)
             return await lane.queue.settled(entry)
-        applied = lane.step.apply(place, incarnation, mutation)
+        applied = lane.step.apply(seat, incarnation, mutation)
         self._credit -= 1
         if not self._credit:
             self._credit = CALLS_A_SCHEDULING_POINT
@@ -91,12 +91,12 @@ class LaneSet:
             LaneBusy: Something is queued before it, or the backend waits.
             StaleIncarnation, IndexerError, LaneCrashed, LaneClosed: As in `apply`.
         """
-        place, incarnation = self._locate(mutation.rank, incarnation)
-        if place.lane.idle:
-            return place.lane.step.apply(place, incarnation, mutation)
-        if place.lane.queue.closed:
+        seat, incarnation = self._locate(mutation.rank, incarnation)
+        if seat.lane.idle:
+            return seat.lane.step.apply(seat, incarnation, mutation)
+        if seat.lane.queue.closed:
             raise LaneClosed("the lanes are closing")
-        raise LaneBusy(f"{place.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
+        raise LaneBusy(f"{seat.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
 
     async def apply_many(
         self, mutations: Iterable[Mutation], incarnation: Incarnation | None = None
@@ -115,13 +115,13 @@ class LaneSet:
         for mutation in mutations:
             entry = self._begin(mutation, incarnation)
             entries.append(entry)
-            if entry in entry.place.lane.queue.overflow:
-                await entry.place.lane.queue.done(entry)
+            if entry in entry.seat.lane.queue.overflow:
+                await entry.seat.lane.queue.done(entry)
             elif self._scheduling_point_due():
                 await checkpoint()
         for entry in entries:
             if entry.result is None:
-                await entry.place.lane.queue.done(entry)
+                await entry.seat.lane.queue.done(entry)
         return [entry.unwrap() for entry in entries]
 
     def post(self, mutation: Mutation, incarnation: Incarnation | None = None) -> bool:
@@ -131,8 +131,8 @@ class LaneSet:
             Whether it was accepted. `False`: the queue was full or closed; counted as dropped.
             What becomes of an accepted one is counted only.
         """
-        place, incarnation = self._locate(mutation.rank, incarnation)
-        lane = place.lane
+        seat, incarnation = self._locate(mutation.rank, incarnation)
+        lane = seat.lane
         if not lane.idle and (lane.queue.closed or lane.queue.full):
             lane.queue.counts.posts_dropped += 1
             return False
@@ -141,9 +141,9 @@ class LaneSet:
 
     def _begin(self, mutation: Mutation, incarnation: Incarnation | None) -> Entry:
         """Apply in place, or queue: either way the entry's result will tell."""
-        place, incarnation = self._locate(mutation.rank, incarnation)
-        entry = Entry(place, incarnation, mutation)
-        lane = place.lane
+        seat, incarnation = self._locate(mutation.rank, incarnation)
+        entry = Entry(seat, incarnation, mutation)
+        lane = seat.lane
         if lane.idle:
             entry.settle(lane.step.outcome(entry))
         elif lane.queue.closed:
@@ -162,23 +162,23 @@ class LaneSet:
 
     def _locate(
         self, rank: Rank, incarnation: Incarnation | None
-    ) -> tuple[Place[AnyLane], Incarnation]:
-        """The rank's place, and the incarnation the caller means. Never a checkpoint."""
+    ) -> tuple[Seat[AnyLane], Incarnation]:
+        """The rank's seat, and the incarnation the caller means. Never a checkpoint."""
         if incarnation is not None:
-            return self._places.find(rank), incarnation
-        place = self._places.table.get(rank)
-        if place is None or place.current is None:
-            place = self._attach(rank)
-        assert place.current is not None
-        return place, place.current
+            return self._seats.find(rank), incarnation
+        seat = self._seats.table.get(rank)
+        if seat is None or seat.current is None:
+            seat = self._attach(rank)
+        assert seat.current is not None
+        return seat, seat.current
 
     @enable_ki_protection
-    def _attach(self, rank: Rank) -> Place[AnyLane]:
-        place = self._places.attach(rank)
-        place.lane.step.ranks.add(rank)
+    def _attach(self, rank: Rank) -> Seat[AnyLane]:
+        seat = self._seats.attach(rank)
+        seat.lane.step.ranks.add(rank)
         # The factory may have filled the index: have this rank's leases looked up once.
-        place.lane.queue.wake_by(trio.current_time())
-        return place
+        seat.lane.queue.wake_by(trio.current_time())
+        return seat
 
     # -- modelled block pools
 
@@ -195,9 +195,9 @@ class LaneSet:
         """
         if capacity_blocks is not None and capacity_blocks < 1:
             raise ValueError(f"capacity_blocks must be >= 1 or None, got {capacity_blocks}")
-        place, _ = self._locate(incarnation.rank, incarnation)
-        change = CapacityChange(place, incarnation, lambda m: m.set_capacity(capacity_blocks))
-        place.lane.change(change)
+        seat, _ = self._locate(incarnation.rank, incarnation)
+        change = CapacityChange(seat, incarnation, lambda m: m.set_capacity(capacity_blocks))
+        seat.lane.change(change)
 
     def occupy(
         self, incarnation: Incarnation, prompt: Prompt, *, private_blocks: int = 0
@@ -210,8 +210,8 @@ class LaneSet:
             ValueError: `private_blocks` is negative.
         """
         require_private(private_blocks)
-        place, _ = self._locate(incarnation.rank, incarnation)
-        lease = CapacityLease(place, incarnation)
+        seat, _ = self._locate(incarnation.rank, incarnation)
+        lease = CapacityLease(seat, incarnation)
         lease.acquire(prompt, private_blocks)
         return lease
 
@@ -245,7 +245,7 @@ class LaneSet:
         return self._without_leaving(reading.overlap)
 
     def _without_leaving(self, overlap: Overlap) -> Overlap:
-        leaving = self._places.leaving
+        leaving = self._seats.leaving
         return Masked(overlap, frozenset(leaving)) if leaving else overlap
 
     def statistics(self) -> LaneSetStatistics:
@@ -293,20 +293,20 @@ class LaneSet:
     @enable_ki_protection
     def _depart(self, worker_id: str, dp_rank: int | None, again: Rank | None = None) -> Barrier:
         """Revoke, retire and post the barrier in one step; `again` begins its next life in it."""
-        places = self._places.revoke(worker_id, dp_rank)
+        seats = self._seats.revoke(worker_id, dp_rank)
         self._owner.drop(worker_id, dp_rank)
-        self._crew.resync.difference_update(place.rank for place in places)
+        self._crew.resync.difference_update(seat.rank for seat in seats)
         if again is not None:
             self._attach(again)
-        lanes = [lane for lane in self._lanes if any(place.lane is lane for place in places)]
-        barrier = Barrier(len(lanes), lambda: self._departed(places))
-        for place in places:
-            place.lane.depart(place.rank, barrier)
+        lanes = [lane for lane in self._lanes if any(seat.lane is lane for seat in seats)]
+        barrier = Barrier(len(lanes), lambda: self._departed(seats))
+        for seat in seats:
+            seat.lane.depart(seat.rank, barrier)
         return self._post(barrier, lanes)
 
-    def _departed(self, places: list[Place[AnyLane]]) -> None:
-        for place in self._places.departed(places):
-            place.lane.step.ranks.discard(place.rank)
+    def _departed(self, seats: list[Seat[AnyLane]]) -> None:
+        for seat in self._seats.departed(seats):
+            seat.lane.step.ranks.discard(seat.rank)
 
     async def flush(self) -> None:
         """Return when all that was queued at this call is settled. Always a checkpoint."""

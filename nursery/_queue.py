@@ -18,7 +18,7 @@ from trio.lowlevel import (
 
 from kvlanes.indexer import Applied, CapacityModel, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import LaneClosed
-from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._statistics import Counts, LaneStatistics
 
 Change: TypeAlias = Callable[[CapacityModel], list[Mutation]]
@@ -28,7 +28,7 @@ Change: TypeAlias = Callable[[CapacityModel], list[Mutation]]
 class Entry:
     """One queued mutation. Settled exactly once, by whoever applies or refuses it."""
 
-    place: Place[Any]
+    seat: Seat[Any]
     incarnation: Incarnation
     mutation: Mutation
     result: Applied | Exception | None = None
@@ -109,7 +109,7 @@ class Reading:
 class CapacityChange:
     """One step of a rank's modelled block pool; it answers the mutations that follow from it."""
 
-    place: Place[Any]
+    seat: Seat[Any]
     incarnation: Incarnation
     change: Change
 

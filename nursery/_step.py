@@ -10,7 +10,7 @@ from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, CapacityModel, Lease, Mutation, Rank, Store
 from kvlanes.nursery._errors import LaneCrashed
-from kvlanes.nursery._incarnations import Incarnation, Place
+from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._owner import IndexOwner
 from kvlanes.nursery._queue import CapacityChange, Entry, LaneQueue
 
@@ -29,7 +29,7 @@ class Step:
     ranks: set[Rank] = attrs.Factory(set)
 
     @enable_ki_protection
-    def apply(self, place: Place[Any], incarnation: Incarnation, mutation: Mutation) -> Applied:
+    def apply(self, seat: Seat[Any], incarnation: Incarnation, mutation: Mutation) -> Applied:
         """Apply one mutation, if its incarnation lives now.
 
         Raises:
@@ -38,9 +38,9 @@ class Step:
             LaneCrashed: The index broke.
         """
         counts = self.queue.counts
-        if place.current is not incarnation:
+        if seat.current is not incarnation:
             counts.rejected += 1
-            raise place.stale(incarnation)
+            raise seat.stale(incarnation)
         now = trio.current_time()
         lease = None
         if isinstance(mutation, Store):
@@ -69,21 +69,21 @@ class Step:
 
     def outcome(self, entry: Entry) -> Applied | Exception:
         try:
-            return self.apply(entry.place, entry.incarnation, entry.mutation)
+            return self.apply(entry.seat, entry.incarnation, entry.mutation)
         except Exception as error:
             return error
 
     @enable_ki_protection
     def change(self, item: CapacityChange) -> None:
         """Move a rank's block pool, and apply what follows, unless its incarnation has ended."""
-        place = item.place
-        if place.current is not item.incarnation:
+        seat = item.seat
+        if seat.current is not item.incarnation:
             return
-        if place.model is None:
-            place.model = CapacityModel(place.rank, None)
+        if seat.model is None:
+            seat.model = CapacityModel(seat.rank, None)
         with suppress(LaneCrashed):  # the pool is empty again too, and nobody waits
-            for mutation in item.change(place.model):
-                self.apply(place, item.incarnation, mutation)
+            for mutation in item.change(seat.model):
+                self.apply(seat, item.incarnation, mutation)
 
     @property
     def expiry_due(self) -> bool:
