@@ -168,28 +168,38 @@ async def test_an_opened_decision_stays_open_while_others_come() -> None:
 
 
 async def test_the_page_finds_a_server_that_was_restarted() -> None:
-    async with browsing() as browser:
-        port = await restarted(browser, 0, None)
-        assert port
+    async with (
+        browsing() as browser,
+        server_on(0) as (port, stopping),
+        browser.page(f"http://127.0.0.1:{port}/") as shown,
+    ):
+        await decided(port, shown, "first")
+        stopping.set()
+        await shown.until("document.getElementById('state').textContent.includes('lost')")
+        # Its connection was closed first, so the port can be bound again at once.
+        async with server_on(port) as (_, stopping_again):
+            await shown.until(LIVE)
+            await decided(port, shown, "second")
+            stopping_again.set()
 
 
-async def restarted(browser: Browser, port: int, shown: Page | None) -> int:
-    settings = parse_settings([f"--port={port}", *MOCKS])
+@asynccontextmanager
+async def server_on(port: int) -> AsyncIterator[tuple[int, trio.Event]]:
     stopping = trio.Event()
     async with trio.open_nursery() as nursery:
+        settings = parse_settings([f"--port={port}", *MOCKS])
         listeners = await nursery.start(serve, settings, stopping)
-        port = listeners[0].socket.getsockname()[1]
-        if shown is not None:
-            await shown.until(LIVE)
-            stopping.set()
-            return port
-        async with browser.page(f"http://127.0.0.1:{port}/") as first:
-            await first.until(LIVE)
-            stopping.set()
-            await first.until("document.getElementById('state').textContent.includes('lost')")
-            # Its connection was closed first, so the port can be bound again at once.
-            await restarted(browser, port, first)
-    return port
+        yield listeners[0].socket.getsockname()[1], stopping
+
+
+async def decided(port: int, shown: Page, name: str) -> None:
+    """Ask once, and see that decision alone: another server's are gone, its numbers too."""
+    server = Running(port, trio.Event(), trio.Event())
+    body = predicates("mock-fast", 1, "It rains. " * 40)
+    await server.post("/v1/decisions", body, f"x-request-id: {name}\r\n")
+    summary = "document.querySelector('#decisions summary').textContent"
+    await shown.until(f"{summary}.startsWith('{name}#')")
+    assert await shown.value("document.querySelectorAll('#decisions details').length") == 1
 
 
 async def test_the_api_description_fits_every_screen() -> None:

@@ -210,7 +210,11 @@ function connection(text, kind) {
 }
 
 const stream = new EventSource("/status/stream");
-stream.addEventListener("open", () => connection("live", "live"));
+stream.addEventListener("open", () => {
+  // It may be another server, which numbers its decisions anew.
+  showDecisions([]);
+  connection("live", "live");
+});
 stream.addEventListener("error", () => {
   const closed = stream.readyState === EventSource.CLOSED;
   connection(closed ? "not served: too many pages are open" : "connection lost, trying again", "lost");
