@@ -33,7 +33,8 @@ from kvlanes.engine.feeds._protocols import EventSink, Link
 from kvlanes.indexer import Clear, Rank
 
 _REPLAYS_WITHOUT_PROGRESS = 3
-_BLOCKS_A_SCHEDULING_POINT = 256
+_WORK_A_SCHEDULING_POINT = 256  # blocks, about a microsecond each
+_WORK_A_BATCH = 16  # what a batch costs beside its blocks
 _NAMED_RANKS = 1024  # numbers that may be remembered: they come from the wire
 
 
@@ -192,9 +193,7 @@ class Follower:
             await self.restart()
             verdict = self.cursor.judge(frame)
         if verdict is Verdict.GAP:
-            await self._lose(
-                f"batches from {self.cursor.expected} to before {frame.sequence} are lost"
-            )
+            await self._lose(f"a batch between {self.cursor.expected} and {frame.sequence} is lost")
         await self._apply(frame, batch)
 
     def _unreadable(self, why: str) -> None:
@@ -268,9 +267,7 @@ class Follower:
             rotated = replay.seen == 1  # older batches left the publisher's buffer for good
             if not rotated and not last:
                 return False
-            await self._lose(
-                f"batches from {self.cursor.expected} to before {frame.sequence} are lost"
-            )
+            await self._lose(f"a batch between {self.cursor.expected} and {frame.sequence} is lost")
         await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
         return True
 
@@ -305,8 +302,8 @@ class Follower:
 
     async def _breathe(self) -> None:
         """A scheduling point for so much work, or a busy publisher starves everybody else."""
-        self._work += 1
-        if self._work >= _BLOCKS_A_SCHEDULING_POINT:
+        self._work += _WORK_A_BATCH
+        if self._work >= _WORK_A_SCHEDULING_POINT:
             self._work = 0
             await trio.lowlevel.checkpoint()
 
