@@ -3,6 +3,7 @@
 The library's own reconnecting is off. A connection that ended is thrown away with everything
 that was still queued in it, and a fresh one begins with a replay from the watermark.
 """
+# flake8: noqa: ASYNC910 - a watcher whose connection is closed has nothing to wait for
 
 import struct
 from collections.abc import AsyncIterator, Iterator
