@@ -123,7 +123,7 @@ class Execution:
         if threads.threads + threads.waiting_for_thread >= self.preflight_slots:
             raise DecisionError(PREFLIGHT_BUSY)
         plan = await request.preflight(model.prepare, decision, namespace, self.limits, body)
-        job = _Job(model, decision, plan, namespace, request, model.misfits(decision, plan))
+        job = _Job(model, decision, plan, namespace, request)
         first = await job.ask(plan.branches[0])
         self.recent.note(request.request_id, model.name, first.route)
         if isinstance(first, Outcome):
@@ -159,7 +159,6 @@ class _Job:
     plan: Plan
     namespace: str
     request: Request
-    misfits: tuple[str, ...]
 
     async def ask(self, first: Prepared) -> _Result | Outcome:
         """Ask the best worker that is there: for all answers at once if it can, else for one.
@@ -169,7 +168,9 @@ class _Job:
         """
         away: list[str] = []
         while True:
-            with self.request.route(first.prompt, exclude=(*self.misfits, *away)) as held:
+            # Anew each time, as another worker may have come while one was asked.
+            misfits = self.model.misfits(self.decision, self.plan)
+            with self.request.route(first.prompt, exclude=(*misfits, *away)) as held:
                 try:
                     return await self._serve(held, first)
                 except WorkerUnreachable as error:

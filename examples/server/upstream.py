@@ -165,7 +165,7 @@ class Upstream:
                 begun = True
                 _refuse(response.status_code)
                 # To the end and not only to `[DONE]`, so that the connection can be used again.
-                return await _whole(response.aiter_bytes())
+                return await _whole(response.aiter_raw())
         except httpx2.TransportError as error:
             kind = WorkerBroke if begun else WorkerUnreachable
             raise kind(self.name, error) from error
@@ -180,7 +180,12 @@ def open_client(url: str) -> "httpx2.AsyncClient":
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
     secure = url.startswith("https:")  # certificates cost a second of start to load
     return httpx2.AsyncClient(
-        base_url=url, timeout=timeout, limits=limits, trust_env=False, verify=secure
+        base_url=url,
+        headers={"accept-encoding": "identity"},  # so that what is counted is what there is
+        timeout=timeout,
+        limits=limits,
+        trust_env=False,
+        verify=secure,
     )
 
 
