@@ -61,7 +61,7 @@ async def fronting(*fakes: FakeEngine, flags: Sequence[str] = ()) -> AsyncIterat
         for fake in fakes:
             await stack.enter_async_context(serving_fake(fake))
         workers = [f"--worker=m={fake.url}" for fake in fakes]
-        given = ("--permits=8", "--deadline=0.5", "--grace=0.25", *workers, *flags)
+        given = ("--permits=8", "--deadline=20", "--grace=0.25", *workers, *flags)
         server = await stack.enter_async_context(running(*given))
         for fake in fakes:
             fake.served.clear()

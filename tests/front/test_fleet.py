@@ -65,7 +65,7 @@ async def test_a_worker_killed_before_its_answer_began_is_replaced_and_after_it_
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_kill_in_a_busy_fleet_of_four_balances_the_books(stage: str) -> None:
     fakes = (native(), native(), vllm(), vllm())
-    flags = ["--permits=64", "--deadline=10"]
+    flags = ["--permits=64"]
     async with fronting(*fakes, flags=flags) as fronted:
         statuses: Counter[int] = Counter()
 
@@ -89,7 +89,7 @@ async def test_a_worker_that_stands_still_is_left_at_the_deadline(
     make: Callable[[], FakeEngine], stage: str
 ) -> None:
     fake = make()
-    async with fronting(fake) as fronted:
+    async with fronting(fake, flags=["--deadline=1"]) as fronted:
         fake.stall_at = stage
         response = await fronted.ask(predicates("m", 1, context(1)))
         assert response.status == 504
@@ -102,7 +102,7 @@ async def test_a_client_that_hangs_up_ends_the_stream_to_the_worker(
     make: Callable[[], FakeEngine],
 ) -> None:
     fake = make()
-    async with fronting(fake, flags=["--deadline=60"]) as fronted:
+    async with fronting(fake) as fronted:
         fake.stall_at = "first"
         async with fronted.server.client() as client:
             await send(client, "/v1/decisions", predicates("m", 1, context(1)))
@@ -159,7 +159,7 @@ def wide(options: int, given: str = "It rains.") -> Body:
 
 
 async def test_more_labels_than_an_engine_reads_is_a_missing_capability() -> None:
-    async with fronting(vllm(), flags=["--deadline=10"]) as fronted:
+    async with fronting(vllm()) as fronted:
         response = await fronted.ask(wide(129))
         assert response.status == 400
         assert json.loads(response.body)["error"]["code"] == "unsupported_capability"
@@ -169,7 +169,7 @@ async def test_more_labels_than_an_engine_reads_is_a_missing_capability() -> Non
 async def test_a_request_goes_past_workers_that_cannot_take_it() -> None:
     able = native()
     # Labels are tokenised one by one, each once in the life of the server.
-    async with fronting(vllm(), vllm(), able, flags=["--deadline=10"]) as fronted:
+    async with fronting(vllm(), vllm(), able) as fronted:
         for i in range(6):
             assert worker_of(await fronted.ask(wide(129, context(i)))) == able.name
 
@@ -269,7 +269,7 @@ async def test_two_keys_and_an_engine_without_salt_do_not_start() -> None:
 async def test_the_official_clients_read_what_engines_answered(
     make: Callable[[], FakeEngine],
 ) -> None:
-    async with fronting(make(), flags=["--deadline=10"]) as fronted:
+    async with fronting(make()) as fronted:
         openai = fronted.server.async_openai(_strict_response_validation=True)
         async with openai, fronted.server.async_typesafe() as typesafe:
             decision = await openai.decisions.create(
