@@ -5,11 +5,13 @@ from kvlanes.indexer._capacity import CapacityModel as CapacityModel
 from kvlanes.indexer._capacity import CapacityStatistics as CapacityStatistics
 from kvlanes.indexer._errors import BlockSizeInvalid as BlockSizeInvalid
 from kvlanes.indexer._errors import BlockSizeMismatch as BlockSizeMismatch
+from kvlanes.indexer._errors import BudgetRefused as BudgetRefused
 from kvlanes.indexer._errors import DumpRefused as DumpRefused
 from kvlanes.indexer._errors import EngineHashInvalid as EngineHashInvalid
 from kvlanes.indexer._errors import IndexerError as IndexerError
 from kvlanes.indexer._errors import MultimodalInvalid as MultimodalInvalid
 from kvlanes.indexer._errors import MutationInvalid as MutationInvalid
+from kvlanes.indexer._errors import MutationTypeInvalid as MutationTypeInvalid
 from kvlanes.indexer._errors import PackedLengthInvalid as PackedLengthInvalid
 from kvlanes.indexer._errors import TokenOutOfRange as TokenOutOfRange
 from kvlanes.indexer._errors import TokensInvalid as TokensInvalid
@@ -18,7 +20,7 @@ from kvlanes.indexer._identity import block_hashes as block_hashes
 from kvlanes.indexer._identity import engine_hash as engine_hash
 from kvlanes.indexer._identity import multimodal_key as multimodal_key
 from kvlanes.indexer._identity import sequence_hashes as sequence_hashes
-from kvlanes.indexer._lease_table import Coverage as Coverage
+from kvlanes.indexer._lease_table import LeaselessBackend as LeaselessBackend
 from kvlanes.indexer._lease_table import LeaseStatistics as LeaseStatistics
 from kvlanes.indexer._lease_table import LeaseTable as LeaseTable
 from kvlanes.indexer._mutations import Applied as Applied
@@ -31,6 +33,8 @@ from kvlanes.indexer._mutations import Store as Store
 from kvlanes.indexer._positional import Depths as Depths
 from kvlanes.indexer._positional import PositionalIndex as PositionalIndex
 from kvlanes.indexer._positional import PositionalStatistics as PositionalStatistics
+from kvlanes.indexer._protocol import Counted as Counted
+from kvlanes.indexer._protocol import DurableBackend as DurableBackend
 from kvlanes.indexer._protocol import Expired as Expired
 from kvlanes.indexer._protocol import IndexBackend as IndexBackend
 from kvlanes.indexer._protocol import Overlap as Overlap

@@ -86,27 +86,23 @@ class _Attempt:
 class CapacityModel:
     """The modelled block pool of one rank, for one incarnation of it.
 
-    A model *is* an incarnation: whoever restarts a rank closes its model and makes another one.
-    What still arrives for the closed one is nothing, even under a name that is in use again.
+    A model *is* an incarnation: whoever restarts a rank lets go of its model and makes another one,
+    where what still arrives for the former one finds no attempt of its name.
     One writer: the lane that owns the rank. Never a checkpoint.
 
     Args:
         rank: Whose pool it is.
-        capacity_blocks: Its size; `None` while unknown: then every acquire is a leased store.
-        fallback: The lease of those stores; its TTL left open takes the lane's default.
+        capacity_blocks: Its size; `None` while unknown: then every acquire is a store
+            under a lease whose TTL is left to the lane.
 
     Raises:
         ValueError: A capacity below 1.
     """
 
-    def __init__(
-        self, rank: Rank, capacity_blocks: int | None, *, fallback: Lease | None = None
-    ) -> None:
+    def __init__(self, rank: Rank, capacity_blocks: int | None) -> None:
         _require_capacity(capacity_blocks)
         self.rank = rank
         self._capacity = capacity_blocks
-        self._fallback = Lease() if fallback is None else fallback
-        self._closed = False
         self._forget_all()
         self._acquired = self._grown = self._evicted = self._evictions = 0
         self._fallbacks = int(capacity_blocks is None)
@@ -133,20 +129,18 @@ class CapacityModel:
             private_blocks: Blocks beside those that nobody can share.
 
         Returns:
-            Mutations to apply in order; none when the model is closed.
+            Mutations to apply in order.
 
         Raises:
             AttemptInUse: The attempt holds blocks already.
             ValueError: `private_blocks` is negative.
         """
         _require_private(private_blocks)
-        if self._closed:
-            return []
         if attempt in self._attempts:
             raise AttemptInUse(attempt, len(self._attempts[attempt].copies))
         self._acquired += 1
         if self._capacity is None:
-            return [Store(self.rank, None, prompt.blocks, lease=self._fallback)] if prompt else []
+            return [Store(self.rank, None, prompt.blocks, lease=Lease())] if prompt else []
         places = prompt.sequence_hashes
         copies = self._shared(places)
         copies += self._fresh(places[len(copies) :], len(copies))
@@ -252,20 +246,12 @@ class CapacityModel:
             ValueError: A capacity below 1.
         """
         _require_capacity(capacity_blocks)
-        if self._closed or capacity_blocks == self._capacity:
+        if capacity_blocks == self._capacity:
             return []
         self._capacity = capacity_blocks
         if capacity_blocks is not None:
             return self._reconcile()
         self._fallbacks += 1
-        self._forget_all()
-        return [Clear(self.rank)]
-
-    def close(self) -> list[Mutation]:
-        """This incarnation is over: its coverage goes and nothing arrives any more. Idempotent."""
-        if self._closed:
-            return []
-        self._closed = True
         self._forget_all()
         return [Clear(self.rank)]
 

@@ -15,6 +15,7 @@ the bytes that are there before anything is built from it.
 """
 
 import json
+import math
 import struct
 from typing import Any
 
@@ -83,7 +84,7 @@ def decode(dump: bytes, block_size: int) -> Content:
         raise DumpRefused(f"not a dump of this format: starts with {dump[:8]!r}, not {MAGIC!r}")
     if xxh3_64_digest(dump[:-8]) != dump[-8:]:
         raise DumpRefused(f"the checksum of these {len(dump)} bytes is wrong")
-    reader = _Reader(dump[:-8], at=8)
+    reader = _Reader(bytes(dump[:-8]), at=8)
     try:
         header: dict[str, Any] = json.loads(reader.take(*_U32.unpack(reader.take(4))))
         if header["hash_scheme"] != HASH_SCHEME:
@@ -92,7 +93,7 @@ def decode(dump: bytes, block_size: int) -> Content:
             raise BlockSizeMismatch(header["block_size"], block_size, "dump")
         segments = reader.segments(header["segments"], header["blocks"])
         ranks = [reader.rank(segments, *row) for row in header["ranks"]]
-    except (KeyError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         if isinstance(error, DumpRefused | BlockSizeMismatch):
             raise
         raise DumpRefused(f"the header does not fit: {error}") from error
@@ -139,7 +140,7 @@ class _Reader:
         rows = list(_LEASE.iter_unpack(self.take(_LEASE.size * leased)))
         for number, seconds in rows:
             _segment(segments, number)
-            if seconds != seconds:
+            if not seconds > -math.inf:  # also refuses NaN
                 raise DumpRefused(f"the lease of segment {number} has no end: {seconds}")
         return RankRows(worker, dp_rank, confirmed, rows)
 

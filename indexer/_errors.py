@@ -57,8 +57,23 @@ class PackedLengthInvalid(IndexerError, ValueError):
         super().__init__(f"packed block hashes take 8 bytes each, got {length} bytes")
 
 
+class MutationTypeInvalid(IndexerError, TypeError):
+    """Something that is no mutation, or a mutation with a part of another type."""
+
+
 class MutationInvalid(IndexerError, ValueError):
     """A mutation whose parts do not fit together."""
+
+
+class BudgetRefused(IndexerError, ValueError):
+    """An index with a budget where one is needed that keeps what it was told."""
+
+    def __init__(self, wrapper: str, budget_blocks: int) -> None:
+        super().__init__(
+            f"{wrapper} must know what the index below it holds, and that one gives up blocks by "
+            f"itself (budget_blocks={budget_blocks})"
+        )
+        self.budget_blocks = budget_blocks
 
 
 class DumpRefused(IndexerError, ValueError):

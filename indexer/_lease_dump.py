@@ -1,9 +1,11 @@
 """Between a `LeaseTable` and a dump."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import attrs
 
+from kvlanes.indexer._deadlines import NEVER, clamped
 from kvlanes.indexer._dump import Content, RankRows
 from kvlanes.indexer._errors import DumpRefused
 from kvlanes.indexer._identity import sequence_hashes
@@ -23,7 +25,10 @@ def content_of(ranks: Mapping[Rank, Holding], paths: Paths, now: float) -> Conte
             rank.worker_id,
             rank.dp_rank,
             [(numbers[place], name.to_bytes(8, "big")) for place, name in held.names.names.items()],
-            [(numbers[place], end - now) for place, end in held.leases.deadlines.items()],
+            [
+                (numbers[place], end - now if end < NEVER else math.inf)
+                for place, end in held.leases.deadlines.items()
+            ],
         )
         for rank, held in ranks.items()
     ]
@@ -36,7 +41,7 @@ class RestoredRank:
 
     rank: Rank
     named: dict[int, int]  # place -> name
-    leased: dict[int, float]  # place -> seconds left
+    leased: dict[int, float]  # place -> deadline
     mutations: list[Mutation]
 
 
@@ -63,13 +68,14 @@ class Restoring:
                 yield place, before, edge[8 * k : 8 * k + 8]
                 before = place
 
-    def ranks(self) -> list[RestoredRank]:
-        found = {rank.rank: rank for rank in map(self._rank, self.content.ranks)}
+    def ranks(self, now: float) -> list[RestoredRank]:
+        ranks = [self._rank(rows, now) for rows in self.content.ranks]
+        found = {rank.rank: rank for rank in ranks}
         if len(found) != len(self.content.ranks):
             raise DumpRefused(f"{len(self.content.ranks)} ranks are only {len(found)}")
         return list(found.values())
 
-    def _rank(self, rows: RankRows) -> RestoredRank:
+    def _rank(self, rows: RankRows, now: float) -> RestoredRank:
         rank = Rank(rows.worker_id, rows.dp_rank)
         held = [number for number, _ in [*rows.confirmed, *rows.leased]]
         if len({*held}) != len(held):
@@ -81,7 +87,8 @@ class Restoring:
         }
         if len({*named.values()}) != len(named):
             raise DumpRefused(f"rank {rank} has one name for two blocks")
-        leased = {place: end for number, end in rows.leased for place in self.ways[number]}
+        ends = [(number, clamped(now + seconds, now)) for number, seconds in rows.leased]
+        leased = {place: end for number, end in ends for place in self.ways[number]}
         return RestoredRank(rank, named, leased, list(self._mutations(rank, {*held})))
 
     def _mutations(self, rank: Rank, held: set[int]) -> Iterator[Mutation]:

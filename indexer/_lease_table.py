@@ -7,20 +7,22 @@ from typing import Protocol
 
 import attrs
 
+from kvlanes.indexer._deadlines import deadline_of, require_tick
+from kvlanes.indexer._digest import rank_key, rows_digest, shown
 from kvlanes.indexer._dump import decode, encode
-from kvlanes.indexer._errors import BlockSizeMismatch, DumpRefused
+from kvlanes.indexer._errors import BlockSizeMismatch, BudgetRefused, DumpRefused
 from kvlanes.indexer._identity import Prompt
 from kvlanes.indexer._lease_dump import Restoring, content_of
 from kvlanes.indexer._lease_holding import Holding
 from kvlanes.indexer._lease_timers import LeaseTimers
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, deadline_of, require_valid
+from kvlanes.indexer._names import Names
 from kvlanes.indexer._paths import Paths
-from kvlanes.indexer._positional import rows_digest
 from kvlanes.indexer._protocol import Expired, Overlap
+from kvlanes.indexer._validation import require_valid, unpack
 
 
-class Coverage(Protocol):
+class LeaselessBackend(Protocol):
     """What `LeaseTable` asks of the backend it wraps: an `IndexBackend` without leases.
 
     It is given confirmed stores, removes and clears only, never two names for one block, and it
@@ -71,12 +73,15 @@ class LeaseTable:
         tick_seconds: Leases end at the end of a tick of this length, never early.
 
     Raises:
-        ValueError: `tick_seconds` is not above 0.
+        ValueError: `tick_seconds` is below 1e-9 or not finite.
+        BudgetRefused: The backend gives up blocks by itself: its `budget_blocks` is not `None`.
     """
 
-    def __init__(self, inner: Coverage, *, tick_seconds: float = 0.1) -> None:
-        if not 0.0 < tick_seconds < math.inf:
-            raise ValueError(f"tick_seconds must be above 0 and finite, got {tick_seconds}")
+    def __init__(self, inner: LeaselessBackend, *, tick_seconds: float = 0.1) -> None:
+        require_tick(tick_seconds)
+        budget_blocks = getattr(inner, "budget_blocks", None)
+        if budget_blocks is not None:
+            raise BudgetRefused("LeaseTable", budget_blocks)
         self._inner = inner
         self._tick_seconds = tick_seconds
         self._ranks: dict[Rank, Holding] = {}
@@ -91,14 +96,14 @@ class LeaseTable:
         """Apply one mutation to the table and the backend. O(blocks). Never a checkpoint.
 
         Raises:
-            MutationInvalid: Its parts do not fit together; nothing was written.
+            IndexerError: Its parts do not fit together; nothing was written.
         """
-        require_valid(mutation, now)
+        names = unpack(require_valid(mutation, now))
         if isinstance(mutation, Store):
-            return self._store(mutation, now)
+            return self._store(mutation, names, now)
         held = self._ranks.get(mutation.rank)
         if isinstance(mutation, Remove):
-            return self._remove(mutation, held, now)
+            return self._remove(mutation.rank, names, held, now)
         if held is None:
             return Applied()
         self._inner.apply(mutation, now)
@@ -113,7 +118,7 @@ class LeaseTable:
         for place in places:
             self._paths.let_go(place)
 
-    def _store(self, store: Store, now: float) -> Applied:
+    def _store(self, store: Store, names: Sequence[int], now: float) -> Applied:
         count = len(store.blocks) // 8
         held = self._ranks.get(store.rank)
         if held is None:
@@ -130,17 +135,19 @@ class LeaseTable:
             self._paths.hold(places[k], before, store.blocks[8 * k : 8 * k + 8])
         self._ranks[store.rank] = held
         if store.lease is None:
-            duplicates, lost = held.confirm(places, store.sequence_hashes)
+            duplicates, lost = held.confirm(places, names)
             self._forget(store.rank, lost, now)
         else:
             duplicates = held.guess(places, deadline_of(store.lease, now))
         return Applied(applied=count - duplicates, duplicates=duplicates)
 
-    def _remove(self, remove: Remove, held: Holding | None, now: float) -> Applied:
-        names = held.names if held is not None else Names()
-        taken = [names.take(name) for name in remove.sequence_hashes]
+    def _remove(
+        self, rank: Rank, names: Sequence[int], held: Holding | None, now: float
+    ) -> Applied:
+        table = held.names if held is not None else Names()
+        taken = [table.take(name) for name in names]
         places = [place for place in taken if place is not None]
-        self._forget(remove.rank, places, now)
+        self._forget(rank, places, now)
         return Applied(applied=len(places), unknown=len(taken) - len(places))
 
     def _forget(self, rank: Rank, places: Sequence[int], now: float) -> None:
@@ -208,7 +215,7 @@ class LeaseTable:
         if self._ranks:
             raise DumpRefused(f"a table that knows {len(self._ranks)} ranks cannot be restored")
         restoring = Restoring(decode(dump, self.block_size))
-        ranks, links = restoring.ranks(), list(restoring.links())
+        ranks, links = restoring.ranks(now), list(restoring.links())
         for place, before, block in links:  # held by the dump itself until the ranks hold theirs
             self._paths.hold(place, before, block)
         blocks = {place: (before, block) for place, before, block in links}
@@ -217,16 +224,16 @@ class LeaseTable:
                 self._inner.apply(mutation, now)
             held = self._ranks[restored.rank] = self._nothing()
             held.confirm([*restored.named], [*restored.named.values()])
-            for place, seconds in restored.leased.items():
-                held.leases.extend(place, now + seconds)
+            for place, deadline in restored.leased.items():
+                held.leases.extend(place, deadline)
             for place in held:
                 self._paths.hold(place, *blocks[place])
         self._let_go(place for place, _, _ in reversed(links))
 
     def digest(self) -> str:
         """An order-free digest of confirmed coverage and its names. O(blocks)."""
-        total = sum(rows_digest(rank, held.names) for rank, held in self._ranks.items())
-        return f"{total % 2**64:016x}"
+        ranks = self._ranks.items()
+        return shown(sum([rows_digest(rank_key(r), held.names.names.items()) for r, held in ranks]))
 
     def statistics(self) -> LeaseStatistics:
         """Counts as of now. O(ranks)."""

@@ -5,6 +5,8 @@ from bisect import bisect_left, insort
 
 import attrs
 
+from kvlanes.indexer._deadlines import NEVER
+
 
 @attrs.define(eq=False)
 class LeaseTimers:
@@ -29,7 +31,7 @@ class LeaseTimers:
 
     def _arm(self, place: int, fired: int | None = None) -> None:
         deadline = self.deadlines[place]
-        if deadline == math.inf:
+        if deadline >= NEVER:
             return
         tick = math.ceil(deadline / self.tick_seconds)
         # Rounding may put a tick just before its deadline; an entry that fired must still move on.
@@ -73,7 +75,7 @@ class LeaseTimers:
         return entries, ended
 
     def check(self) -> None:
-        finite = {place for place, deadline in self.deadlines.items() if deadline < math.inf}
+        finite = {place for place, deadline in self.deadlines.items() if deadline < NEVER}
         assert finite <= self.armed.keys() <= self.deadlines.keys(), self
         early = [tick * self.tick_seconds for tick in self.armed.values()]
         ends = [self.deadlines[place] + self.tick_seconds for place in self.armed]

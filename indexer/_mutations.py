@@ -1,6 +1,7 @@
 """What can happen to a rank's coverage: a closed union of values, and the counts that answer."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,8 +46,13 @@ class Rank(_RankFields):
 
 
 def _seconds(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
-    if value is not None and not value >= 0.0:  # also refuses NaN
-        raise ValueError(f"{attribute.name} must be >= 0, got {value}")
+    if value is None:
+        return
+    if not isinstance(value, int | float):
+        raise TypeError(f"{attribute.name} must be a number of seconds, got {value!r}")
+    # Also refuses NaN, and integers that no float can hold.
+    if not 0.0 <= value <= sys.float_info.max and value != math.inf:
+        raise ValueError(f"{attribute.name} must be >= 0 and fit in a float, got {value!r:.40}")
 
 
 def _finite(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
@@ -64,7 +70,8 @@ class Lease:
         age_seconds: How long ago that moment was when the mutation was made (finite).
 
     Raises:
-        ValueError: A negative number or NaN.
+        TypeError: Something that is no number.
+        ValueError: A negative number, NaN, or an integer that is too large for a float.
     """
 
     ttl_seconds: float | None = attrs.field(default=None, validator=_seconds)

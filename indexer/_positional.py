@@ -4,13 +4,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
-from xxhash import xxh3_64_intdigest
 
+from kvlanes.indexer._digest import rank_key, rows_digest, shown
 from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid
 from kvlanes.indexer._identity import Prompt, require_block_size
 from kvlanes.indexer._mutations import Applied, Clear, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, require_valid
+from kvlanes.indexer._names import Names
 from kvlanes.indexer._protocol import Expired
+from kvlanes.indexer._validation import require_valid, unpack
 
 
 @attrs.frozen
@@ -77,23 +78,23 @@ class PositionalIndex:
         """Apply one confirmed mutation; `now` is not used. O(blocks). Never a checkpoint.
 
         Raises:
-            MutationInvalid: A lease, or parts that do not fit together; nothing was written.
+            IndexerError: A lease, or parts that do not fit together; nothing was written.
         """
-        require_valid(mutation, now)
+        names = unpack(require_valid(mutation, now))
         if isinstance(mutation, Store):
-            return self._store(mutation)
+            return self._store(mutation, names)
         if isinstance(mutation, Remove):
-            return self._remove(mutation)
+            return self._remove(mutation.rank, names)
         return self._clear(mutation)
 
-    def _store(self, store: Store) -> Applied:
+    def _store(self, store: Store, names: Sequence[int]) -> Applied:
         if store.lease is not None:
             raise MutationInvalid("this index keeps no leases; wrap it in LeaseTable")
-        names = self._ranks.get(store.rank) or Names()
-        places = names.below(store.parent, store.blocks)
+        table = self._ranks.get(store.rank) or Names()
+        places = table.below(store.parent, store.blocks)
         if places is None:
             return Applied(missing_parent=len(store.blocks) // 8)
-        return self.store_at(store.rank, places, store.sequence_hashes)
+        return self.store_at(store.rank, places, names)
 
     def store_at(self, rank: Rank, places: Sequence[int], names: Sequence[int]) -> Applied:
         """Hold blocks whose places are already known, each under its name. O(blocks)."""
@@ -109,15 +110,15 @@ class PositionalIndex:
             self._holders.setdefault(place, set()).add(rank)
         return Applied(applied=len(places) - duplicates, duplicates=duplicates)
 
-    def _remove(self, remove: Remove) -> Applied:
-        table = self._ranks.get(remove.rank) or Names()
+    def _remove(self, rank: Rank, names: Sequence[int]) -> Applied:
+        table = self._ranks.get(rank) or Names()
         applied = 0
-        for name in remove.sequence_hashes:
+        for name in names:
             place = table.take(name)
             if place is not None:
-                self._let_go(remove.rank, place)
+                self._let_go(rank, place)
                 applied += 1
-        return Applied(applied=applied, unknown=len(remove.sequence_hashes) - applied)
+        return Applied(applied=applied, unknown=len(names) - applied)
 
     def _clear(self, clear: Clear) -> Applied:
         table = self._ranks.get(clear.rank)
@@ -189,11 +190,12 @@ class PositionalIndex:
 
     def digest(self) -> str:
         """An order-free digest of all coverage and its names. O(blocks)."""
-        return f"{self.digest_of('') % 2**64:016x}"
+        return shown(self.digest_of(""))
 
     def digest_of(self, tier: str) -> int:
         """The digest as a number, of rows that lie in a tier of this name. O(blocks)."""
-        return sum(rows_digest(rank, table, tier) for rank, table in self._ranks.items())
+        ranks = self._ranks.items()
+        return sum([rows_digest(rank_key(r, tier), table.names.items()) for r, table in ranks])
 
     def statistics(self) -> PositionalStatistics:
         """Counts as of now. O(ranks)."""
@@ -208,13 +210,3 @@ class PositionalIndex:
             assert all(rank in self._holders[place] for place in table.names), rank
         pairs = sum(map(len, self._holders.values()))
         assert pairs == sum(map(len, self._ranks.values())), pairs
-
-
-def rows_digest(rank: Rank, table: Names, tier: str = "") -> int:
-    """The digest's share of one rank: each row is hashed alone, so their order is free."""
-    key = f"{rank.worker_id}\0{rank.dp_rank}\0{tier}".encode()
-    pack = int.to_bytes
-    return sum(
-        xxh3_64_intdigest(key + pack(place, 8, "big") + pack(name, 8, "big"))
-        for name, place in table.places.items()
-    )

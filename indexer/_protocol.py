@@ -22,6 +22,15 @@ class Expired(NamedTuple):
     next_deadline: float
 
 
+class Counted(Protocol):
+    """What every snapshot of an index tells."""
+
+    @property
+    def blocks(self) -> int:
+        """(Rank, block) pairs that are held."""
+        ...
+
+
 class Overlap(Protocol):
     """How deep each rank's coverage of one prompt reaches; a value, taken at one moment."""
 
@@ -41,8 +50,8 @@ class Overlap(Protocol):
 class IndexBackend(Protocol):
     """An exact account of which rank holds which blocks. Plain synchronous, one caller at a time.
 
-    A raised exception before the first write leaves the index as it was; after it, the index is
-    broken and its owner must replace it.
+    What it refuses, it refuses by an `IndexerError`, before its first write, and is as it was.
+    Any other exception, whatever its type, says that it is broken: its owner must replace it.
     """
 
     @property
@@ -59,3 +68,31 @@ class IndexBackend(Protocol):
     ) -> Expired: ...
 
     def drop(self, worker_id: str, dp_rank: int | None = None) -> int: ...
+
+
+class DurableBackend(IndexBackend, Protocol):
+    """An `IndexBackend` that can be counted, compared and carried to another process.
+
+    `RadixIndex` and whatever a `LeaseTable` wraps are. `TierIndex` is not: its slower tiers have
+    no dump, and come back as engines announce them again.
+    """
+
+    def dump(self, now: float) -> bytes:
+        """Everything held as plain bytes, leases with the seconds that remain."""
+        ...
+
+    def restore(self, dump: bytes, now: float) -> None:
+        """Become what was dumped; the index must be empty. Refuses with nothing written."""
+        ...
+
+    def digest(self) -> str:
+        """16 hex digits that are equal where confirmed coverage is."""
+        ...
+
+    def statistics(self) -> Counted:
+        """Counts as of now, a frozen snapshot."""
+        ...
+
+    def check(self) -> None:
+        """Assert every invariant and recount every counter; for tests."""
+        ...

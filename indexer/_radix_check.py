@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+from kvlanes.indexer._deadlines import NEVER
 from kvlanes.indexer._radix_holder import Holder, bits
-from kvlanes.indexer._radix_node import NO_KIDS, Node, unpack
-from kvlanes.indexer._radix_timers import CONFIRMED, NEVER, SLACK
+from kvlanes.indexer._radix_node import NO_KIDS, Node
+from kvlanes.indexer._radix_timers import CONFIRMED, SLACK
 from kvlanes.indexer._radix_tree import SegmentTree
+from kvlanes.indexer._validation import unpack
 
 
 def check(tree: SegmentTree) -> None:

@@ -9,9 +9,10 @@ import struct
 
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
-from kvlanes.indexer._radix_node import Node, common, position, unpack
+from kvlanes.indexer._radix_node import Node, common, position
 from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
+from kvlanes.indexer._validation import unpack
 
 
 def confirm(

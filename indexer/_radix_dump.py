@@ -2,12 +2,13 @@
 
 import math
 
+from kvlanes.indexer._deadlines import NEVER, clamped
 from kvlanes.indexer._dump import Content, RankRows
 from kvlanes.indexer._errors import DumpRefused
 from kvlanes.indexer._mutations import Rank
 from kvlanes.indexer._radix_holder import Holder
 from kvlanes.indexer._radix_node import Node
-from kvlanes.indexer._radix_timers import CONFIRMED, NEVER
+from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
 
 
@@ -76,4 +77,4 @@ def _hold(tree: SegmentTree, holder: Holder, rows: RankRows, nodes: list[Node], 
         holder.confirm(nodes[number])
         tree.names.give(holder, nodes[number], names)
     for number, seconds in rows.leased:
-        holder.lease(nodes[number], min(now + seconds, NEVER))
+        holder.lease(nodes[number], clamped(now + seconds, now))

@@ -1,8 +1,9 @@
 """What one rank holds, and the table that gives each rank its bit."""
 
+from kvlanes.indexer._deadlines import NEVER
 from kvlanes.indexer._mutations import Rank
 from kvlanes.indexer._radix_node import Node
-from kvlanes.indexer._radix_timers import CONFIRMED, NEVER, SLACK, Timers
+from kvlanes.indexer._radix_timers import CONFIRMED, SLACK, Timers
 
 
 class Holder:

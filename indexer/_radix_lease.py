@@ -2,10 +2,11 @@
 
 from functools import lru_cache
 
+from kvlanes.indexer._deadlines import NEVER
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
 from kvlanes.indexer._radix_node import common
-from kvlanes.indexer._radix_timers import CONFIRMED, NEVER
+from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
 
 

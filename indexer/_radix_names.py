@@ -12,7 +12,8 @@ segment it leads to has that name.
 """
 
 from kvlanes.indexer._radix_holder import Holder
-from kvlanes.indexer._radix_node import Node, position, unpack
+from kvlanes.indexer._radix_node import Node, position
+from kvlanes.indexer._validation import unpack
 
 
 class SharedNames:

@@ -12,8 +12,6 @@ by all ranks that agree with it (`names`, `named`); a rank that disagrees has a 
 (`aliases`).
 """
 
-import struct
-
 
 class Node:
     """One segment. Only `SegmentTree` and its stores write here."""
@@ -110,8 +108,3 @@ def position(packed: bytes, value: bytes) -> int:
     while at > 0 and at & 7:
         at = packed.find(value, at + 1)
     return at
-
-
-def unpack(packed: bytes) -> tuple[int, ...]:
-    """Packed 64-bit values as integers."""
-    return struct.unpack(f">{len(packed) >> 3}Q", packed)

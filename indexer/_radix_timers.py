@@ -14,11 +14,11 @@ and a cleared rank drops its timers whole.
 import math
 from heapq import heappop, heappush
 
+from kvlanes.indexer._deadlines import NEVER
 from kvlanes.indexer._radix_node import Node
 
 # Beside a segment stands its deadline, and two values that compare later than any deadline:
-CONFIRMED = math.inf  # no lease at all: an engine event vouches for it
-NEVER = 2.0**53  # a lease that ends with a clear, a drop or a confirming store only
+CONFIRMED = math.inf  # no lease at all: an engine event vouches for it; the other is `NEVER`
 
 # Stale entries beyond the live ones that are tolerated before the buckets are compacted.
 SLACK = 32

@@ -2,17 +2,19 @@
 
 import enum
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
 
-from kvlanes.indexer._errors import MutationInvalid
+from kvlanes.indexer._digest import shown
+from kvlanes.indexer._errors import BudgetRefused, MutationInvalid
 from kvlanes.indexer._identity import Prompt
 from kvlanes.indexer._mutations import Applied, Mutation, Rank, Remove, Store
-from kvlanes.indexer._names import Names, continued, require_valid
+from kvlanes.indexer._names import Names, continued
 from kvlanes.indexer._positional import PositionalIndex
-from kvlanes.indexer._protocol import Expired, IndexBackend
+from kvlanes.indexer._protocol import Counted, Expired, IndexBackend
+from kvlanes.indexer._validation import require_valid, unpack
 
 
 class Tier(enum.Enum):
@@ -74,17 +76,12 @@ class TierStatistics:
     by_tier: Mapping[Tier, int]
 
 
-class _Counted(Protocol):
-    @property
-    def blocks(self) -> int: ...
-
-
 class DeviceIndex(IndexBackend, Protocol):
     """What `TierIndex` asks of the index of the device tier; every backend here has it."""
 
     def digest(self) -> str: ...
 
-    def statistics(self) -> _Counted: ...
+    def statistics(self) -> Counted: ...
 
     def check(self) -> None: ...
 
@@ -103,9 +100,16 @@ class TierIndex:
 
     Args:
         device: The index of the device tier, empty; written by this index only.
+
+    Raises:
+        BudgetRefused: The device index gives up blocks by itself: its `budget_blocks` is not
+            `None`. Their names would stay here for ever.
     """
 
     def __init__(self, device: DeviceIndex) -> None:
+        budget_blocks = getattr(device, "budget_blocks", None)
+        if budget_blocks is not None:
+            raise BudgetRefused("TierIndex", budget_blocks)
         self._device = device
         self._device_names: dict[Rank, Names] = {}
         self._slower = {tier: PositionalIndex(device.block_size) for tier in SLOWER}
@@ -119,16 +123,16 @@ class TierIndex:
         """Apply one mutation to one tier. O(blocks). Never a checkpoint.
 
         Raises:
-            MutationInvalid: Its parts do not fit together, or a lease outside the device tier;
+            IndexerError: Its parts do not fit together, or a lease outside the device tier;
                 nothing was written.
         """
         if tier is Tier.DEVICE:
             done = self._device.apply(mutation, now)
             self._mirror(mutation, done)
             return done
-        require_valid(mutation, now)
+        names = unpack(require_valid(mutation, now))
         if isinstance(mutation, Store):
-            return self._store(mutation, tier)
+            return self._store(mutation, names, tier)
         return self._slower[tier].apply(mutation)
 
     def _mirror(self, mutation: Mutation, done: Applied) -> None:
@@ -149,7 +153,7 @@ class TierIndex:
         for place, name in zip(places, store.sequence_hashes, strict=True):
             names.give(place, name)
 
-    def _store(self, store: Store, tier: Tier) -> Applied:
+    def _store(self, store: Store, names: Sequence[int], tier: Tier) -> Applied:
         if store.lease is not None:
             raise MutationInvalid(f"leases live on the device tier, not on {tier.value}")
         if store.parent is None:
@@ -158,7 +162,7 @@ class TierIndex:
         if place is None:
             return Applied(missing_parent=len(store.blocks) // 8)
         places = continued(place, store.blocks)
-        return self._slower[tier].store_at(store.rank, places, store.sequence_hashes)
+        return self._slower[tier].store_at(store.rank, places, names)
 
     def _place(self, rank: Rank, name: int, tier: Tier) -> int | None:
         """Where a block of this name lies: this tier's own word first, then fastest first."""
@@ -199,7 +203,7 @@ class TierIndex:
         total = int(self._device.digest(), 16)
         for tier, index in self._slower.items():
             total += index.digest_of(tier.value)
-        return f"{total % 2**64:016x}"
+        return shown(total)
 
     def statistics(self) -> TierStatistics:
         """Counts as of now. O(ranks)."""

@@ -20,7 +20,7 @@ from tests.indexer.oracle import Oracle
 
 
 class UserIndex:
-    """What somebody might write who knows nothing but `Coverage`: a dictionary of sets.
+    """What somebody might write who knows nothing but `LeaselessBackend`: a dictionary of sets.
 
     It takes the name of a block for its place, which is right because `LeaseTable` names blocks
     by the sequence hash of their prefix.

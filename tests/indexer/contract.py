@@ -20,28 +20,27 @@ digest, statistics and dumps along (`tests/indexer/backends.py` has one in twent
 this stand in `tests/indexer/oracle.py`; `tests/indexer/machines.py` compares step by step.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import pytest
 
 from kvlanes.indexer import (
     Applied,
     BlockSizeMismatch,
     Clear,
+    Counted,
     IndexBackend,
     IndexerError,
     Mutation,
     Prompt,
+    Rank,
     Remove,
     Store,
 )
 from tests.indexer.chains import A, B, extend, names, packed, prompt, remove, store
-
-
-class Counted(Protocol):
-    @property
-    def blocks(self) -> int: ...
 
 
 class ContractIndex(IndexBackend, Protocol):
@@ -274,11 +273,42 @@ class CoverageContract:
             None,
             (A, [1]),
             Store(("a", 0), None, packed([1]), [1]),  # type: ignore[arg-type]
+            Store([A], None, packed([1]), [1]),  # type: ignore[arg-type]
             Store(A, None, bytearray(8), [1]),  # type: ignore[arg-type]
+            Store(A, None, None, [1]),  # type: ignore[arg-type]
+            Store(A, [1], packed([1]), [1]),  # type: ignore[arg-type]
+            Store(A, 1.0, packed([1]), [1]),  # type: ignore[arg-type]
+            Store(A, None, packed([1]), [1], 5.0),  # type: ignore[arg-type]
+            Remove([A], [1]),  # type: ignore[arg-type]
+            Clear([A]),  # type: ignore[arg-type]
         ],
         ids=str,
     )
     def test_what_is_no_mutation_is_refused(self, index: ContractIndex, stranger: Any) -> None:
-        with pytest.raises(TypeError):
+        """By an error of this package: anything else would say that the index is broken."""
+        feed(index, store(A, [9]))
+        with pytest.raises(IndexerError) as refused:
             index.apply(stranger, 0.0)
-        assert index.statistics().blocks == 0
+        assert isinstance(refused.value, TypeError)
+        index.check()
+        assert index.statistics().blocks == 1
+
+    @pytest.mark.parametrize("names", [None, 5, ["a"], [1.0]], ids=str)
+    def test_names_that_are_none_are_refused(self, index: ContractIndex, names: Any) -> None:
+        feed(index, store(A, [9]))
+        for malformed in (Store(A, None, packed([1]), names), Remove(A, names)):
+            with pytest.raises(IndexerError, match="64-bit"):
+                index.apply(malformed, 0.0)
+        assert index.statistics().blocks == 1
+
+    def test_names_may_come_in_any_sequence_of_integers(self, make_index: MakeIndex) -> None:
+        plain, others = make_index(), make_index()
+        feed(plain, Store(A, None, packed(FIVE), [11, 12, 13, 14, 15]), Remove(A, [15]))
+        feed(others, Store(A, None, packed(FIVE), np.arange(11, 16, dtype=np.uint64)))  # type: ignore[arg-type]
+        feed(others, Remove(A, array("Q", [15])))
+        assert others.digest() == plain.digest()
+
+    def test_digest_takes_any_worker_name(self, index: ContractIndex) -> None:
+        before = index.digest()
+        feed(index, store(Rank("half a pair \ud800"), FIVE))
+        assert index.digest() != before

@@ -2,34 +2,31 @@
 
 import math
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import pytest
+from xxhash import xxh3_64_digest
 
 from kvlanes.indexer import (
     Applied,
     BlockSizeMismatch,
     DumpRefused,
+    DurableBackend,
+    IndexerError,
     Mutation,
     RadixIndex,
     Store,
 )
+from kvlanes.indexer._dump import Content, RankRows, encode
 from tests.indexer.chains import A, B, C, extend, guess, packed, remove, store
-from tests.indexer.contract import FIVE, ContractIndex, depths, feed
+from tests.indexer.contract import FIVE, depths, feed
 
-
-class DumpedIndex(ContractIndex, Protocol):
-    def dump(self, now: float) -> bytes: ...
-
-    def restore(self, dump: bytes, now: float) -> None: ...
-
-
-MakeDumpedIndex: TypeAlias = Callable[[], DumpedIndex]
+MakeDumpedIndex: TypeAlias = Callable[[], DurableBackend]
 
 ENGINE = 77
 
 
-def filled(make_dumped: MakeDumpedIndex, *mutations: Mutation, now: float = 0.0) -> DumpedIndex:
+def filled(make_dumped: MakeDumpedIndex, *mutations: Mutation, now: float = 0.0) -> DurableBackend:
     index = make_dumped()
     for mutation in mutations:
         assert not index.apply(mutation, now).missing_parent
@@ -37,7 +34,7 @@ def filled(make_dumped: MakeDumpedIndex, *mutations: Mutation, now: float = 0.0)
     return index
 
 
-def copy(make_dumped: MakeDumpedIndex, index: DumpedIndex, now: float = 0.0) -> DumpedIndex:
+def copy(make_dumped: MakeDumpedIndex, index: DurableBackend, now: float = 0.0) -> DurableBackend:
     restored = make_dumped()
     restored.restore(index.dump(now), now)
     restored.check()
@@ -139,3 +136,48 @@ class DumpContract:
         assert target.statistics().blocks == 0
         target.restore(dump, 0.0)
         assert target.statistics().blocks == 6
+
+    @pytest.mark.parametrize("seconds", [math.nan, -math.inf])
+    def test_forged_lease_without_an_end_is_refused_and_leaves_nothing(
+        self, make_dumped: MakeDumpedIndex, seconds: float
+    ) -> None:
+        forged = Content([(0, packed([1]))], [RankRows("a", 0, [], [(1, seconds)])])
+        target = make_dumped()
+        with pytest.raises(DumpRefused, match=str(seconds)):
+            target.restore(encode(forged, 16), 0.0)
+        target.check()
+        assert target.dump(0.0) == make_dumped().dump(0.0)
+
+    @pytest.mark.parametrize("seconds", [-1e308, 1e308, math.inf])
+    def test_lease_of_any_length_is_restored(
+        self, make_dumped: MakeDumpedIndex, seconds: float
+    ) -> None:
+        content = Content([(0, packed([1]))], [RankRows("a", 0, [], [(1, seconds)])])
+        target = make_dumped()
+        target.restore(encode(content, 16), 100.0)
+        target.check()
+        assert target.expire(101.0)[1:] == (int(seconds < 0), math.inf)
+
+    def test_dump_is_not_restored_at_a_time_that_is_none(
+        self, make_dumped: MakeDumpedIndex
+    ) -> None:
+        dump = filled(make_dumped, store(B, [9]), guess(A, FIVE)).dump(0.0)
+        target = make_dumped()
+        with pytest.raises(IndexerError, match="nan"):
+            target.restore(dump, math.nan)
+        target.check()
+        assert target.dump(0.0) == make_dumped().dump(0.0)
+
+    def test_header_nested_without_end_is_refused(self, make_dumped: MakeDumpedIndex) -> None:
+        text = b"[" * 200_000
+        body = b"kvlanes\x01" + len(text).to_bytes(4, "big") + text
+        with pytest.raises(DumpRefused, match="does not fit"):
+            make_dumped().restore(body + xxh3_64_digest(body), 0.0)
+
+    def test_dump_may_come_in_any_buffer(self, make_dumped: MakeDumpedIndex) -> None:
+        index = filled(make_dumped, store(A, FIVE), guess(B, FIVE))
+        for buffer in (bytearray, memoryview):
+            target = make_dumped()
+            target.restore(buffer(index.dump(0.0)), 0.0)  # type: ignore[arg-type]
+            target.check()
+            assert target.dump(0.0) == index.dump(0.0)

@@ -142,7 +142,7 @@ class LeaseMachine(CoverageMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = CapacityModel(POOLED, 4, fallback=Lease(3.0))
+        self.pool = CapacityModel(POOLED, 4)
         self.running: list[int] = []
         self.attempts = 0
 
@@ -204,6 +204,8 @@ class LeaseMachine(CoverageMachine):
     def pooled(self, mutations: list[Mutation]) -> None:
         self.pool.check()
         for mutation in mutations:
+            if isinstance(mutation, Store) and mutation.lease is not None:
+                mutation = mutation._replace(lease=Lease(3.0))
             self.apply(mutation)
 
     @rule(chain=chains, private=st.integers(0, 2))

@@ -14,9 +14,9 @@ Store
     hole, it may not *be* the hole. Not found: every block counts as `missing_parent`.
     A leased store goes block by block from the root: not held, `applied`; held by a lease,
     `duplicates`, and the later deadline stays; confirmed, `duplicates`, and no lease is kept.
-    Its deadline is `now + ttl_seconds - age_seconds`, even when that has passed already: the
-    next `expire` ends it. Infinity is a lease that never ends by itself; it has no name, so only
-    a confirming store, `Clear` or `drop` ends it.
+    Its deadline is `now + ttl_seconds - age_seconds`, or `now` when that has passed already: the
+    next `expire` ends it. From 2**53 on it is a lease that never ends by itself; it has no name,
+    so only a confirming store, `Clear` or `drop` ends it.
     No blocks: `Applied()`, whatever the parent; the rank does not become known by it.
 Remove
     Names from left to right: `applied` for a block that this rank held under that name, else
@@ -25,12 +25,14 @@ Remove
 Clear
     Everything the rank held, confirmed and leased, goes and counts as `applied`.
 Refused before anything is written
+    Always by an `IndexerError`: any other exception says that the index is broken.
     By `PackedLengthInvalid`: packed blocks whose length is no multiple of 8.
     By `MutationInvalid`: names that are no unsigned 64-bit integers; not exactly one name a block
     in a confirmed store; a name twice in one store; the parent's name among the store's own names;
     a lease together with a parent or names; a lease without `ttl_seconds`, or at a time that is no
     number.
-    By `TypeError`: what is no mutation, a new rank that is no `Rank`, blocks that are no bytes.
+    By `MutationTypeInvalid`: what is no mutation, a rank that is no `Rank`, blocks that are no
+    bytes, a parent that is no integer, a lease that is none.
 Expire
     A lease ends when its deadline is at or before `now`, never earlier, and at most one tick
     later (ticks are the backend's matter; 0 here). Which of the due entries a limited call takes
@@ -51,6 +53,7 @@ Digest
 
 import itertools
 import math
+import operator
 from collections.abc import Collection
 
 import attrs
@@ -61,8 +64,10 @@ from kvlanes.indexer import (
     BlockSizeMismatch,
     Clear,
     Expired,
+    Lease,
     Mutation,
     MutationInvalid,
+    MutationTypeInvalid,
     PackedLengthInvalid,
     Prompt,
     Rank,
@@ -73,8 +78,8 @@ from kvlanes.indexer import (
 
 
 def digest_row(rank: Rank, path_hash: int, name: int) -> int:
-    """One row's share of the digest; worker names are UTF-8, numbers big-endian."""
-    key = f"{rank.worker_id}\0{rank.dp_rank}\0".encode()
+    """One row's share of the digest; names are UTF-8, lone surrogates too; numbers big-endian."""
+    key = f"{rank.worker_id}\0{rank.dp_rank}\0".encode(errors="surrogatepass")
     return xxh3_64_intdigest(key + path_hash.to_bytes(8, "big") + name.to_bytes(8, "big"))
 
 
@@ -146,21 +151,26 @@ class Holdings:
 
 def refuse_malformed(mutation: Mutation, now: float) -> None:
     if not isinstance(mutation, Store | Remove | Clear) or not isinstance(mutation.rank, Rank):
-        raise TypeError(mutation)
+        raise MutationTypeInvalid(mutation)
     if isinstance(mutation, Clear):
         return
-    names = mutation.sequence_hashes
-    if not all(isinstance(name, int) and 0 <= name < 2**64 for name in names):
+    try:
+        names = [operator.index(name) for name in mutation.sequence_hashes]
+    except TypeError as error:
+        raise MutationInvalid(f"not all unsigned 64-bit integers: {error}") from error
+    if not all(0 <= name < 2**64 for name in names):
         raise MutationInvalid(f"not all unsigned 64-bit integers: {names}")
     if isinstance(mutation, Remove):
         return
-    if not isinstance(mutation.blocks, bytes):
-        raise TypeError(mutation.blocks)
+    if not isinstance(mutation.blocks, bytes) or not isinstance(mutation.lease, Lease | None):
+        raise MutationTypeInvalid(mutation)
+    if not isinstance(mutation.parent, int | None):
+        raise MutationTypeInvalid(mutation)
     if len(mutation.blocks) % 8:
         raise PackedLengthInvalid(len(mutation.blocks))
     blocks, lease = len(mutation.blocks) // 8, mutation.lease
     if lease is not None:
-        if mutation.parent is not None or names or lease.ttl_seconds is None or math.isnan(now):
+        if mutation.parent is not None or names or lease.ttl_seconds is None or not now > -math.inf:
             raise MutationInvalid(f"a lease has a TTL, no parent, no names: {mutation} at {now}")
     elif len(names) != blocks:
         raise MutationInvalid(f"{blocks} blocks, {len(names)} sequence hashes")
@@ -199,10 +209,13 @@ class Oracle:
         self.ranks[store.rank] = held
         paths = [parent + store.blocks[: 8 * k] for k in range(1, count + 1)]
         if store.lease is None:
-            fresh = sum([held.confirm(path, n) for path, n in zip(paths, store.sequence_hashes)])
+            fresh = sum(
+                [held.confirm(path, int(n)) for path, n in zip(paths, store.sequence_hashes)]
+            )
         else:
             assert store.lease.ttl_seconds is not None
-            deadline = now + store.lease.ttl_seconds - store.lease.age_seconds
+            deadline = max(now, now + store.lease.ttl_seconds - store.lease.age_seconds)
+            deadline = deadline if deadline < 2**53 else math.inf
             fresh = sum([held.guess(path, deadline) for path in paths])
         return Applied(applied=fresh, duplicates=count - fresh)
 

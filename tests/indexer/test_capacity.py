@@ -22,10 +22,11 @@ from tests.indexer.naive_pool import NaivePool
 
 
 class Pool:
-    """A model whose mutations go to an index, as a lane would apply them."""
+    """A model whose mutations go to an index, as a lane would apply them under its TTL."""
 
     def __init__(self, capacity: int | None, ttl: float = 10.0) -> None:
-        self.model = CapacityModel(A, capacity, fallback=Lease(ttl))
+        self.model = CapacityModel(A, capacity)
+        self.lease = Lease(ttl)
         self.index = LeaseTable(PositionalIndex(16))
         self.labels: dict[int, int] = {}
         self.now = 0.0
@@ -36,6 +37,8 @@ class Pool:
         kinds = [type(mutation) for mutation in mutations]
         assert kinds in ([], [Store], [Remove], [Store, Remove], [Clear]), kinds
         for mutation in mutations:
+            if isinstance(mutation, Store) and mutation.lease == Lease():
+                mutation = mutation._replace(lease=self.lease)
             done = self.index.apply(mutation, self.now)
             assert done.missing_parent == done.unknown == 0, (mutation, done)
         self.index.check()
@@ -220,30 +223,7 @@ def test_bad_numbers_are_refused() -> None:
     assert model.statistics().private == 0
 
 
-# -- incarnations and hand-over ---------------------------------------------------------------
-
-
-def test_closed_model_takes_nothing_more() -> None:
-    pool = Pool(4)
-    pool.acquire("x", 1, 2)
-    pool.apply(pool.model.close())
-    assert pool.depth(1, 2) == 0
-    assert pool.acquire("late", 1) == pool.release("x") == pool.grow("x", [1, 2], 3) == []
-    assert pool.model.close() == pool.model.set_capacity(9) == []
-    assert pool.index.statistics().blocks == 0
-
-
-def test_late_release_cannot_touch_the_next_incarnation() -> None:
-    """The same attempt name is in use again, in the model of the next incarnation."""
-    pool = Pool(4)
-    old = pool.model
-    pool.acquire("x", 1, 2)
-    pool.apply(old.close())
-    pool.model = CapacityModel(A, 4)
-    pool.acquire("x", 1, 2, private=1)
-    pool.apply([*old.release("x"), *old.grow("x", packed([7]))])
-    assert (pool.model.statistics().active, pool.model.statistics().private) == (2, 1)
-    assert pool.depth(1, 2, 7) == 2
+# -- hand-over ---------------------------------------------------------------
 
 
 def test_unknown_capacity_leases() -> None:

@@ -21,6 +21,7 @@ OVERLAP = "indexer/contract_ranks.py::OverlapContract"
 LONG = "indexer/contract_long.py::LongContract"
 LEASES = "indexer/contract_leases.py::LeaseContract"
 CAPACITY = "indexer/test_capacity.py"
+POOLS = "nursery/test_capacity_lanes.py"
 DUMP = "indexer/contract_dump.py::DumpContract"
 RADIX = "indexer/test_radix.py"
 MACHINES = "indexer/test_machines.py::test_backend_agrees_with_the_oracle"
@@ -171,14 +172,14 @@ COVERED = {
         f"{CAPACITY}::test_more_than_the_pool_is_reported_and_settled_at_release"
     ],
     "a late acquire after a reset is ignored": [
-        f"{CAPACITY}::test_closed_model_takes_nothing_more"
+        f"{POOLS}::test_a_late_release_after_a_reset_is_nothing"
     ],
     "a cached prefix is referenced": [f"{CAPACITY}::test_resident_prefix_is_referenced_not_copied"],
     "a duplicate physical block is removed with its last copy": [
         f"{CAPACITY}::test_duplicate_copy_is_removed_with_the_last_only"
     ],
     "a reset fences late releases and output, the attempt's name reused": [
-        f"{CAPACITY}::test_late_release_cannot_touch_the_next_incarnation"
+        f"{POOLS}::test_a_late_release_after_a_reset_is_nothing"
     ],
     "hand-over from leases to the pool": [
         f"{CAPACITY}::test_capacity_that_becomes_known_takes_leases_over",

@@ -38,7 +38,7 @@ def timers(table: LeaseTable) -> int:
     return table.statistics().timers
 
 
-@pytest.mark.parametrize("tick", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("tick", [0.0, -1.0, 1e-300, math.inf, math.nan])
 def test_tick_must_be_positive_and_finite(tick: float) -> None:
     with pytest.raises(ValueError, match="tick_seconds"):
         LeaseTable(PositionalIndex(16), tick_seconds=tick)

@@ -7,11 +7,13 @@ import pytest
 from kvlanes.indexer import (
     Applied,
     BlockSizeMismatch,
+    BudgetRefused,
     Clear,
     LeaseTable,
     MutationInvalid,
     PositionalIndex,
     Prompt,
+    RadixIndex,
     Rank,
     Tier,
     TierBlocks,
@@ -33,7 +35,7 @@ def tiers(index: TierIndex, chain: list[int]) -> TierBlocks:
 
 
 def test_removal_in_one_tier_leaves_the_others(index: TierIndex) -> None:
-    """Stored on the device and in host memory; evicted from the device it is still near."""
+    """P46: stored on the device and in host memory; evicted from the device it is still near."""
     for tier in (Tier.DEVICE, Tier.HOST):
         index.apply(store(A, FIVE), 0.0, tier)
     assert tiers(index, FIVE) == TierBlocks(device=5)
@@ -44,16 +46,21 @@ def test_removal_in_one_tier_leaves_the_others(index: TierIndex) -> None:
     assert index.overlap(prompt(*FIVE)).scores() == {A: 5}
 
 
-def test_clear_is_scoped_to_its_tier(index: TierIndex) -> None:
+def test_clear_is_scoped_to_its_tier_and_a_drop_ends_all(index: TierIndex) -> None:
+    """P46: a clear of the device leaves the slower tiers; only a departure ends every one."""
     for tier in Tier:
         index.apply(store(A, FIVE), 0.0, tier)
     assert index.apply(Clear(A), 0.0, Tier.DEVICE) == Applied(applied=5)
     assert tiers(index, FIVE) == TierBlocks(host=5)
     assert index.apply(Clear(A), 0.0, Tier.HOST) == Applied(applied=5)
     assert tiers(index, FIVE) == TierBlocks(disk=5)
-    for tier in Tier:
-        index.apply(Clear(A), 0.0, tier)
+    assert index.drop("a") == 10
     assert tiers(index, FIVE) == TierBlocks()
+    assert index.overlap(prompt(*FIVE)).scores() == {}
+    assert index.statistics().blocks == 0
+    for tier in Tier:
+        assert index.apply(store(A, FIVE), 0.0, tier) == Applied(applied=5)
+        assert index.apply(Clear(A), 0.0, tier) == Applied(applied=5)
     assert index.statistics().blocks == 0
 
 
@@ -131,6 +138,7 @@ def test_tiers_count_their_own(index: TierIndex) -> None:
 
 
 def test_departure_empties_every_tier(index: TierIndex) -> None:
+    """P46: of one rank, then of its worker."""
     left, right = Rank("w", 0), Rank("w", 1)
     for tier in Tier:
         index.apply(store(left, FIVE), 0.0, tier)
@@ -201,3 +209,11 @@ def test_names_of_a_departed_rank_are_gone(index: TierIndex) -> None:
     index.drop("a")
     index.apply(remove(A, FIVE), 0.0)
     assert index.apply(extend(A, FIVE, [6]), 0.0, Tier.HOST) == Applied(missing_parent=1)
+
+
+def test_device_that_gives_up_blocks_by_itself_is_refused() -> None:
+    """Nobody would tell the tiers, so their copy of its names would grow for ever."""
+    for wrap in (TierIndex, LeaseTable):
+        with pytest.raises(BudgetRefused, match="budget_blocks=10"):
+            wrap(RadixIndex(16, budget_blocks=10))
+        wrap(RadixIndex(16))
