@@ -117,10 +117,13 @@ async def test_follow_prints_plain_tables_until_interrupted() -> None:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-c", RUN, *options], stdout=PIPE, cwd=ROOT
         )
-        with trio.fail_after(PATIENCE_SECONDS):
-            await printed(process, {"rank": "state", "w0": "live", "gone": "cold"})
-            process.send_signal(signal.SIGINT)
-            assert await process.wait() == 130
+        try:
+            with trio.fail_after(PATIENCE_SECONDS):
+                await printed(process, {"rank": "state", "w0": "live", "gone": "cold"})
+                process.send_signal(signal.SIGINT)
+                assert await process.wait() == 130
+        finally:
+            process.kill()
 
 
 async def test_follow_ends_after_its_seconds() -> None:
