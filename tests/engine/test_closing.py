@@ -323,3 +323,16 @@ async def test_after_one_crash_the_engine_serves_on_and_says_what_was_lost() -> 
         assert engine.probe(PROMPT).overlap == 4
         assert engine.health().problems == ("a: its coverage was lost in a crash of the index",)
         assert engine.health().ready
+
+
+async def test_a_closed_engine_refuses_requests_by_its_own_name() -> None:
+    gate = AdmissionGate(2)
+    for shared in (None, gate):
+        async with open_engine(config(), gate=shared) as engine:
+            pass
+        with pytest.raises(EngineClosed):
+            async with engine.request():
+                pass
+        with pytest.raises(EngineClosed), engine.request_nowait():
+            pass
+    assert gate.free == 2

@@ -59,6 +59,22 @@ def test_growing_backwards_is_refused() -> None:
         book().book(PROMPT, 8, 1).grow(-1)
 
 
+def test_the_recount_sees_a_figure_that_is_wrong() -> None:
+    ours = book()
+    ours.book(PROMPT, 8, 1)
+    right = ours.state
+    for wrong in (
+        right._replace(requests=2),
+        right._replace(prefill_tokens=9),
+        right._replace(decode_blocks=5),
+    ):
+        ours.state = wrong
+        with pytest.raises(AssertionError):
+            ours.check()
+    ours.state = right
+    ours.check()
+
+
 class Books(RuleBasedStateMachine):
     """Random lives of bookings, late calls included; the book recounts after every step."""
 
