@@ -57,12 +57,14 @@ async def test_closing_waits_for_what_runs(autojump_clock: MockClock) -> None:
         assert_engine_idle(engine)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 async def test_admitted_requests_may_still_route_while_closing_waits(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, shared: bool
 ) -> None:
     told: list[object] = []
+    gate = AdmissionGate(4) if shared else None
     async with trio.open_nursery() as nursery:
-        async with open_engine(config()) as engine:
+        async with open_engine(config(), gate=gate) as engine:
             engine.register(Worker("a"))
 
             async def late() -> None:
