@@ -2,9 +2,10 @@
 # flake8: noqa: ASYNC910 - a checkpoint where a branch is one
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
+import attrs
 import trio
 
 from kvlanes.nursery._dispatch import Ending
@@ -29,8 +30,8 @@ async def run_branches(
         branches: The calls, in the order of their results. They start in that order.
         at_once: How many run at the same time.
         ending: Ended with the first error, before the others have drained. Given to the dispatch
-            too, it lets the caller have that error within its grace where a branch ignores its
-            cancellation.
+            too, and to no other, it lets the caller have that error within its grace where a
+            branch ignores its cancellation.
 
     Returns:
         The results by ordinal, in whatever order they came.
@@ -43,38 +44,47 @@ async def run_branches(
     """
     if at_once < 1:
         raise ValueError(f"at_once must be >= 1, got {at_once}")
-    results: dict[int, T] = {}
-    errors: list[Exception] = []
-    pending = iter(enumerate(branches))
+    async with trio.open_nursery() as nursery:
+        run = _Run[T](enumerate(branches), ending, nursery.cancel_scope)
+        for _ in range(min(at_once, len(branches))):
+            nursery.start_soon(run.some)
+    if run.error is not None:
+        raise run.error
+    return [run.results[ordinal] for ordinal in range(len(branches))]
 
-    def fail(ordinal: int, error: Exception) -> None:
-        errors.append(error)
-        if len(errors) > 1:
-            # Only its kind is named: an error's text may quote a prompt.
-            logger.info("branch %d failed too, with %s", ordinal, type(error).__name__)
-            return
-        if ending is not None:
-            ending.end(lambda: error)
-        nursery.cancel_scope.cancel()
 
-    async def run_some() -> None:
-        for ordinal, branch in pending:
-            if errors:
+@attrs.define(eq=False)
+class _Run(Generic[T]):
+    """The branches of one call, and how they ended; written by the tasks that run them."""
+
+    _pending: Iterator[tuple[int, Callable[[], Awaitable[T]]]]  # shared by the tasks
+    _ending: Ending | None
+    _scope: trio.CancelScope
+    results: dict[int, T] = attrs.Factory(dict)
+    error: Exception | None = None
+
+    async def some(self) -> None:
+        """Run pending branches, one after the other, until one of any task has failed."""
+        for ordinal, branch in self._pending:
+            if self.error is not None:
                 return
             try:
-                results[ordinal] = await branch()
+                self.results[ordinal] = await branch()
             except Exception as error:
-                fail(ordinal, error)
+                self._fail(ordinal, error)
             except BaseExceptionGroup as group:
-                kept, others = group.split(Exception)
-                if kept is not None:
-                    fail(ordinal, kept)
+                errors, others = group.split(Exception)
+                if errors is not None:
+                    self._fail(ordinal, errors)
                 if others is not None:
                     raise others from None
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(at_once, len(branches))):
-            nursery.start_soon(run_some)
-    if errors:
-        raise errors[0]
-    return [results[ordinal] for ordinal in range(len(branches))]
+    def _fail(self, ordinal: int, error: Exception) -> None:
+        if self.error is not None:
+            # Only its kind is named: an error's text may quote a prompt.
+            logger.info("branch %d failed too, with %s", ordinal, type(error).__name__)
+            return
+        self.error = error
+        if self._ending is not None:
+            self._ending.end(lambda: error)
+        self._scope.cancel()

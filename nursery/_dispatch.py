@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple
 
 import attrs
 import trio
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import disable_ki_protection, enable_ki_protection
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -94,19 +94,21 @@ class Ending:
     def end(self, make_error: Callable[[], Exception]) -> None:
         """End every dispatch under it as `Failed`, and refuse later ones the same way.
 
-        Work that has finished keeps its outcome. The others are cancelled, and their callers
-        drain as at a deadline. The first call counts, later ones change nothing.
+        Work that has finished keeps its outcome, work whose deadline has passed is expired. The
+        others are cancelled, and their callers drain as at a deadline. The first call counts,
+        later ones change nothing.
 
         Args:
             make_error: Called once for each dispatch, so that no two callers raise one exception;
-                an exception class will do.
+                an exception class will do. What it raises leaves from here, and nothing has ended.
 
         Never a checkpoint. O(dispatches under it).
         """
         if self._make_error is None:
+            errors = [make_error() for _ in self._jobs]
             self._make_error = make_error
-            for job in list(self._jobs):
-                job.cut_short(make_error())
+            for job, error in zip(list(self._jobs), errors, strict=True):
+                job.cut_short(error)
 
     def _join(self, job: "Job[Any]") -> None:
         self._jobs[job] = None
@@ -118,15 +120,21 @@ class Ending:
         return None if self._make_error is None else Failed(self._make_error())
 
 
+@disable_ki_protection
+async def _interruptible(work: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> T:
+    """The work is not ours: Ctrl-C may come in the middle of it."""
+    return await work(*args)
+
+
 @attrs.define(eq=False)
 class Job(Generic[T]):
     """One dispatch: its child writes how it ended, its caller or an `Ending` that it must end."""
 
     request_id: str | None
     deadline: float
-    # The caller waits in here, so that an `Ending` reaches both it and the work.
-    patience: trio.CancelScope
     endings: tuple[Ending, ...]
+    # The caller waits in here, so that an `Ending` reaches both it and the work.
+    patience: trio.CancelScope = attrs.Factory(trio.CancelScope)
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     done: trio.Event = attrs.Factory(trio.Event)
     outcome: Completed[T] | Failed | None = None  # None once finished: cancelled
@@ -134,6 +142,7 @@ class Job(Generic[T]):
     _cut: Exception | None = None
     _disowned: bool = False
 
+    @enable_ki_protection
     async def run(
         self,
         work: Callable[[*Ts], Awaitable[T]],
@@ -152,7 +161,7 @@ class Job(Generic[T]):
     async def _capture(self, work: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> None:
         try:
             with self.scope:
-                self.outcome = Completed(await work(*args))
+                self.outcome = Completed(await _interruptible(work, args))
         except Exception as error:
             self.outcome = Failed(error)
         except BaseExceptionGroup as group:
@@ -178,7 +187,9 @@ class Job(Generic[T]):
     @enable_ki_protection
     def cut_short(self, error: Exception) -> None:
         """An `Ending` ended. No-op where the work has finished or is being cancelled already."""
-        if self.finished_at == math.inf and not self.scope.cancel_called:
+        # A deadline that has passed came first, though its caller may not have noticed it yet.
+        expired = self.scope.cancel_called or trio.current_time() >= self.deadline
+        if self.finished_at == math.inf and not expired:
             self._cut = error
             self.scope.cancel()
             self.patience.cancel()
@@ -248,12 +259,11 @@ async def dispatch(
     if math.isnan(deadline) or not 0.0 <= grace_seconds < math.inf:
         with holding:
             raise ValueError(f"deadline {deadline}, grace_seconds {grace_seconds}")
-    if (refusal := _refusal(deadline, endings)) is not None:
+    job = Job[T](request_id, deadline, endings)
+    if (refusal := _start(job, work, args, nursery, holding)) is not None:
         with holding:
             await trio.lowlevel.checkpoint()
         return refusal
-    job = Job[T](request_id, deadline, trio.CancelScope(deadline=deadline), endings)
-    _start(job, work, args, nursery, holding)
     try:
         await _wait(job, grace_seconds)
     except BaseException:
@@ -262,29 +272,34 @@ async def dispatch(
     return job.result()
 
 
-def _refusal(deadline: float, endings: tuple[Ending, ...]) -> Failed | DeadlineExpired | None:
-    if deadline <= trio.current_time():
-        return DeadlineExpired(drained=True)
-    return next((failed for ending in endings if (failed := ending._refusal())), None)
-
-
 def _start(
     job: Job[T],
     work: Callable[[*Ts], Awaitable[T]],
     args: tuple[*Ts],
     nursery: trio.Nursery,
     holding: AbstractContextManager[object],
-) -> None:
+) -> Failed | DeadlineExpired | None:
+    """Start the child, or say why not; an error leaves after `holding` was given back."""
     try:
-        nursery.start_soon(job.run, work, args, holding)
-    except RuntimeError:  # the nursery is closed
+        if (refusal := _refusal(job)) is None:
+            nursery.start_soon(job.run, work, args, holding)
+    except Exception:  # the nursery is closed, or an `Ending` cannot make its error
         with holding:
             raise
-    for ending in job.endings:
-        ending._join(job)
+    if refusal is None:
+        for ending in job.endings:
+            ending._join(job)
+    return refusal
+
+
+def _refusal(job: Job[T]) -> Failed | DeadlineExpired | None:
+    if job.deadline <= trio.current_time():
+        return DeadlineExpired(drained=True)
+    return next((failed for ending in job.endings if (failed := ending._refusal())), None)
 
 
 async def _wait(job: Job[T], grace_seconds: float) -> None:
+    job.patience.deadline = job.deadline
     try:
         with job.patience:
             await job.done.wait()

@@ -39,7 +39,7 @@ LANES = [
         *("lane_edges", "direct", "blocking", "schedules"),
     )
 ]
-DISPATCH = ["tests/nursery/test_dispatch.py"]
+DISPATCH = [f"tests/nursery/test_dispatch{part}.py" for part in ("", "_endings", "_failures")]
 GATE = ["tests/admission"]
 LEASES = ["tests/indexer"]
 
