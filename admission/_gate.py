@@ -1,12 +1,12 @@
 """The gate: at most so much weight at once, all or none, and nobody slips past a hand-over."""
 
 import math
-from typing import TypeVar
 
 import outcome
 import trio
 from trio.lowlevel import Abort, enable_ki_protection
 
+from kvlanes.admission._charges import Charges
 from kvlanes.admission._errors import (
     CapacityExhausted,
     DeadlinePassed,
@@ -18,10 +18,8 @@ from kvlanes.admission._errors import (
 )
 from kvlanes.admission._line import Waiter, WaitingLine
 from kvlanes.admission._permit import ADMITTED, OWNER, Ask, Grant, Permit
-from kvlanes.admission._statistics import GateStatistics, Presence, presence_of
+from kvlanes.admission._statistics import GateStatistics, holding_presence, waiting_presence
 from kvlanes.admission._threads import BlockingRunner, Threads, calling_family, run_in_thread
-
-K = TypeVar("K")
 
 
 def _at_least(least: int, name: str, value: int) -> None:
@@ -29,14 +27,6 @@ def _at_least(least: int, name: str, value: int) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}")
-
-
-def _add(table: dict[K, int], key: K, weight: int) -> None:
-    """Add a weight, negative to return it; an entry that is 0 goes, so tables stay small."""
-    if left := table.get(key, 0) + weight:
-        table[key] = left
-    else:
-        del table[key]
 
 
 class AdmissionGate:
@@ -62,11 +52,10 @@ class AdmissionGate:
     """
 
     __slots__ = (
+        "_charges",
         "_closed",
-        "_families",
         "_grants",
         "_group_limit",
-        "_groups",
         "_held",
         "_highest_total",
         "_idle",
@@ -102,8 +91,7 @@ class AdmissionGate:
         self._threads = Threads(trio.CapacityLimiter(preflight_slots), runner)
         self._held = 0
         self._grants: dict[Grant, None] = {}
-        self._groups: dict[str, int] = {}  # held and waited for
-        self._families: dict[object, int] = {}  # the same by request
+        self._charges = Charges()
         self._idle = trio.lowlevel.ParkingLot()
         self._closed = False
 
@@ -116,17 +104,36 @@ class AdmissionGate:
         """What is free; negative after the total shrank under load."""
         return self._total - self._held
 
+    @property
+    def preflight_slots(self) -> int:
+        """How many blocking calls run at once."""
+        return int(self._threads.slots.total_tokens)
+
+    @property
+    def busy_preflight_slots(self) -> int:
+        """How many of them are taken, abandoned calls included.
+
+        When it equals `preflight_slots`, a further call would wait. O(1).
+        """
+        return self._threads.slots.borrowed_tokens
+
     @enable_ki_protection
     def admit_nowait(
-        self, weight: int = 1, *, group: str | None = None, request_id: str | None = None
+        self,
+        weight: int = 1,
+        *,
+        group: str | None = None,
+        request_id: str | None = None,
+        family: object | None = None,
     ) -> Permit:
         """Admit all of `weight` now, or refuse.
 
         Args:
             weight: At least 1.
             group: Whose limit it counts against, for example a tenant.
-            request_id: Names the request in statistics, logs and warnings; permits that share it
-                belong to one request.
+            request_id: Names the request in statistics, logs and warnings, and does nothing else.
+            family: Any hashable object that stands for the request where it asks more than once,
+                so that it never waits for itself. Blocking calls under a permit are known without.
 
         Raises:
             GateClosed: The gate was closed.
@@ -137,10 +144,10 @@ class AdmissionGate:
 
         Never a checkpoint. O(1).
         """
-        ask = self._judge(weight, group, request_id)
+        ask = self._judge(weight, group, request_id, family)
         if self._line or weight > self._total - self._held:
             raise self._exhausted(weight)
-        self._charge(ask, weight)
+        self._charges.add(ask, weight)
         return self._grant(ask)
 
     @enable_ki_protection
@@ -151,15 +158,13 @@ class AdmissionGate:
         deadline: float = math.inf,
         group: str | None = None,
         request_id: str | None = None,
+        family: object | None = None,
     ) -> Permit:
         """Admit all of `weight`, waiting for it where the gate allows waiting.
 
         Args:
-            weight: At least 1.
+            weight: As for `admit_nowait`, and so are `group`, `request_id` and `family`.
             deadline: Absolute Trio time up to which to wait.
-            group: Whose limit it counts against, for example a tenant.
-            request_id: Names the request in statistics, logs and warnings; permits that share it
-                belong to one request.
 
         Raises:
             DeadlinePassed: In phase `admission`; a deadline that is past is refused first.
@@ -172,13 +177,13 @@ class AdmissionGate:
         await trio.lowlevel.checkpoint_if_cancelled()
         if not deadline > trio.current_time():
             raise DeadlinePassed("admission")
-        ask = self._judge(weight, group, request_id)
+        ask = self._judge(weight, group, request_id, family)
         if weight > self.free or not self._line.may_pass():
-            if not self._line.limit or ask.family in self._families:
+            if not self._line.limit or ask.family in self._charges.families:
                 raise self._exhausted(weight)
             return await self._wait(ask, deadline)
         self._line.note_pass()
-        self._charge(ask, weight)
+        self._charges.add(ask, weight)
         permit = self._grant(ask)
         await trio.lowlevel.cancel_shielded_checkpoint()
         return permit
@@ -221,17 +226,16 @@ class AdmissionGate:
         """Who holds what, since when, doing what. O(permits and waiters); never a checkpoint."""
         now = trio.current_time()
         slots = self._threads.slots.statistics()
-        waiting = (
-            Presence(w.ask.request_id, w.ask.group, w.ask.weight, w.since, ("waiting",))
-            for w in self._line
-        )
         return GateStatistics(
             total=self._total,
             held=self._held,
             waiting=len(self._line),
             threads=slots.borrowed_tokens,
             waiting_for_thread=slots.tasks_waiting,
-            requests=(*(presence_of(grant, now) for grant in self._grants), *waiting),
+            requests=(
+                *(holding_presence(grant, now) for grant in self._grants),
+                *(waiting_presence(one.ask, one.since) for one in self._line),
+            ),
         )
 
     def check(self) -> None:
@@ -239,29 +243,25 @@ class AdmissionGate:
         held = sum(grant.ask.weight for grant in self._grants)
         assert self._held == held, (self._held, held)
         assert all(grant.holds for grant in self._grants)
-        groups: dict[str, int] = {}
-        families: dict[object, int] = {}
         entries: tuple[Grant | Waiter, ...] = (*self._grants, *self._line)
-        for ask in (entry.ask for entry in entries):
-            _add(families, ask.family, ask.weight)
-            if ask.group is not None:
-                _add(groups, ask.group, ask.weight)
-        assert self._groups == groups, (self._groups, groups)
-        assert self._families == families, (self._families, families)
+        self._charges.check(entry.ask for entry in entries)
         assert len(self._line) <= self._line.limit
         assert self._line.next_served(self.free) is None, "a waiter that could be served stands"
 
-    def _judge(self, weight: int, group: str | None, request_id: str | None) -> Ask:
+    def _judge(
+        self, weight: int, group: str | None, request_id: str | None, family: object | None
+    ) -> Ask:
         """Refuse what waiting would not help."""
         _at_least(1, "weight", weight)
         if self._closed:
             raise GateClosed
         if weight > self._highest_total:
             raise RequestTooLarge(weight, self._highest_total)
-        family = calling_family.get()
-        if family not in self._families:
-            family = request_id if request_id is not None else object()
-        held = self._families.get(family, 0)
+        if (calling := calling_family.get()) in self._charges.families:
+            family = calling
+        elif family is None:
+            family = object()
+        held = self._charges.families.get(family, 0)
         if weight + held > self._highest_total:
             raise WaitsForItself(weight, held=held, limit=self._highest_total)
         if group is not None and self._group_limit is not None:
@@ -270,7 +270,7 @@ class AdmissionGate:
 
     def _judge_group(self, weight: int, group: str, limit: int) -> None:
         # Waiters count too, so a group never waits for itself and never blocks the queue's head.
-        taken = self._groups.get(group, 0)
+        taken = self._charges.groups.get(group, 0)
         if weight > limit:
             raise RequestTooLarge(weight, limit)
         if taken + weight > limit:
@@ -302,7 +302,7 @@ class AdmissionGate:
             return Abort.SUCCEEDED
 
         with trio.CancelScope(deadline=deadline):
-            self._charge(ask, ask.weight)
+            self._charges.add(ask, ask.weight)
             self._line.join(waiter)
             permit: Permit = await trio.lowlevel.wait_task_rescheduled(abort)
             return permit
@@ -310,7 +310,7 @@ class AdmissionGate:
 
     def _leave(self, waiter: Waiter) -> None:
         self._line.leave(waiter)
-        self._charge(waiter.ask, -waiter.ask.weight)
+        self._charges.add(waiter.ask, -waiter.ask.weight)
 
     def _serve(self) -> None:
         """Hand what is free to waiters: the one place where a waiter is granted anything.
@@ -332,12 +332,7 @@ class AdmissionGate:
         """The weight of a grant whose last hold has ended; called by the grant, once."""
         del self._grants[grant]
         self._held -= grant.ask.weight
-        self._charge(grant.ask, -grant.ask.weight)
+        self._charges.add(grant.ask, -grant.ask.weight)
         self._serve()
         if not self._grants:
             self._idle.unpark_all()
-
-    def _charge(self, ask: Ask, weight: int) -> None:
-        _add(self._families, ask.family, weight)
-        if ask.group is not None:
-            _add(self._groups, ask.group, weight)

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, TypeVarTuple
 
 import attrs
-from outcome import Outcome
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.admission._errors import PermitEnded
@@ -29,7 +28,11 @@ OWNER = 0  # the serial of the hold that the permit itself ends
 
 
 class Ask(NamedTuple):
-    """What was asked of a gate; all asks of one request share its family."""
+    """What was asked of a gate.
+
+    All asks on behalf of one request share its family. That is not its id: clients choose ids,
+    and two of them may well choose the same.
+    """
 
     weight: int
     group: str | None
@@ -89,18 +92,13 @@ class Hold:
     """One reason why a permit's weight is still out: a child task, a thread, an open stream.
 
     Use it as a context manager in whatever it was taken for, or call `close`.
-
-    Attributes:
-        outcome: How the blocking call ended that this hold was taken for; None before that and
-            for every other hold. Written by the thread, once.
     """
 
-    __slots__ = ("_grant", "_serial", "outcome")
+    __slots__ = ("_grant", "_serial")
 
     def __init__(self, grant: Grant, serial: int) -> None:
         self._grant = grant
         self._serial = serial
-        self.outcome: Outcome[object] | None = None
 
     def __repr__(self) -> str:
         return f"<hold of {self._grant.ask}>"
@@ -117,6 +115,7 @@ class Hold:
         """
         self._grant.end(self._serial)
 
+    @enable_ki_protection  # an interrupt in here would skip the exit
     def __enter__(self) -> Self:
         return self
 
@@ -172,6 +171,7 @@ class Permit:
         """
         return Hold(self._grant, self._grant.take(Holding(activity, deadline)))
 
+    @enable_ki_protection
     async def run_blocking(
         self, fn: Callable[[*Ts], T], *args: *Ts, deadline: float = math.inf
     ) -> T:
@@ -201,6 +201,7 @@ class Permit:
         """End the owner's hold; idempotent, never raises, never a checkpoint."""
         self._grant.end(OWNER)
 
+    @enable_ki_protection  # as above
     def __enter__(self) -> Self:
         if OWNER not in self._grant.holds:
             raise PermitEnded(str(self._grant.ask))

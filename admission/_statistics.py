@@ -4,7 +4,7 @@ from typing import Literal
 
 import attrs
 
-from kvlanes.admission._permit import Grant, Holding
+from kvlanes.admission._permit import Ask, Grant, Holding
 
 Doing = Literal["waiting", "admitted", "preflight", "dispatched", "overrun"]
 
@@ -58,8 +58,12 @@ def _doing(holding: Holding, now: float) -> Doing:
     return "overrun" if holding.deadline <= now else holding.activity
 
 
-def presence_of(grant: Grant, now: float) -> Presence:
+def holding_presence(grant: Grant, now: float) -> Presence:
     holdings = tuple(grant.holds.values())
     doing = tuple(_doing(holding, now) for holding in holdings)
     ask = grant.ask
     return Presence(ask.request_id, ask.group, ask.weight, grant.since, doing)
+
+
+def waiting_presence(ask: Ask, since: float) -> Presence:
+    return Presence(ask.request_id, ask.group, ask.weight, since, ("waiting",))

@@ -56,11 +56,15 @@ async def run_in_thread(call: Callable[[], None], limiter: ThreadLimiter, /) -> 
 
 @attrs.define(eq=False)
 class ThreadHold:
-    """One blocking call as its thread's limiter. Written in the Trio thread only."""
+    """One blocking call as its thread's limiter.
+
+    Written in the Trio thread only, but for the outcome, which the thread writes before it ends.
+    """
 
     _hold: Hold
     _slots: trio.CapacityLimiter
     started: bool = False
+    _outcome: outcome.Outcome[object] | None = None
     _ended_at: float = math.inf
     _taken: bool = False
     _left: bool = False
@@ -84,10 +88,14 @@ class ThreadHold:
     def ended_before(self, deadline: float) -> bool:
         return self._ended_at < deadline
 
+    def call(self, fn: Callable[[*Ts], object], args: tuple[*Ts]) -> None:
+        """In the thread: run the function."""
+        self._outcome = outcome.capture(_call_synchronously, fn, args)
+
     def take(self) -> object:
         self._taken = True
-        assert self._hold.outcome is not None
-        return self._hold.outcome.unwrap()
+        assert self._outcome is not None
+        return self._outcome.unwrap()
 
     def leave(self) -> None:
         """The caller goes away, with or without a result."""
@@ -100,7 +108,7 @@ class ThreadHold:
         # A thread can end between the cancellation of its caller and the caller's next step, so
         # whichever of the two comes second reports. Only the kind of an error is named: its text
         # may quote a prompt.
-        ended = self._hold.outcome
+        ended = self._outcome
         if self._taken or not self._left or self._ended_at == math.inf or ended is None:
             return
         what, level = "a result", logging.INFO
@@ -110,10 +118,6 @@ class ThreadHold:
             level = logging.WARNING if isinstance(ended.error, Exception) else logging.INFO
         text = "blocking call of request %s ended with %s after its caller had left"
         logger.log(level, text, self._hold.request_id, what)
-
-
-def _capture(fn: Callable[[*Ts], T], args: tuple[*Ts], hold: Hold) -> None:
-    hold.outcome = outcome.capture(_call_synchronously, fn, args)
 
 
 def _call_synchronously(fn: Callable[[*Ts], T], args: tuple[*Ts]) -> T:
@@ -144,13 +148,16 @@ class Threads:
         args: tuple[*Ts],
         deadline: float,
     ) -> T:
-        """Run one call for `Permit.run_blocking`; `hold` was taken for it and is ours now."""
+        """Run one call for `Permit.run_blocking`; `hold` was taken for it and is ours now.
+
+        The caller keeps interrupts off all of it; they come in while it waits.
+        """
         thread = ThreadHold(hold, self.slots)
         outer = calling_family.set(family)
         try:
             if deadline > trio.current_time():
                 with trio.CancelScope(deadline=deadline):
-                    await self._runner(lambda: _capture(fn, args, hold), thread)
+                    await self._runner(lambda: thread.call(fn, args), thread)
                     if thread.ended_before(deadline):
                         return cast(T, thread.take())
             raise DeadlinePassed("preflight" if thread.started else "preflight queue")

@@ -140,6 +140,7 @@ class VirtualThreads:
         self.running += 1
         caller: list[trio.lowlevel.Task] = [trio.lowlevel.current_task()]
 
+        @trio.lowlevel.enable_ki_protection  # Ctrl-C never reaches a thread
         async def run() -> None:
             # Nothing can cancel a thread; its length is its bound.
             with trio.CancelScope(shield=True):

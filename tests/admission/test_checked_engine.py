@@ -5,12 +5,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kvlanes.engine import (
     AdmissionGate,
+    ConfigError,
     DeadlinePassed,
     Engine,
     EngineClosed,
@@ -27,7 +29,7 @@ from kvlanes.engine.testing import (
     cancel_everywhere,
     checked_engine,
 )
-from kvlanes.indexer import RadixIndex
+from kvlanes.indexer import RadixIndex, Rank, Store
 from tests.support.schedule import scheduled
 
 CONFIG = EngineConfig(block_size=4, lanes=2)
@@ -193,3 +195,23 @@ async def test_a_checked_engine_checks_the_index(autojump_clock: MockClock) -> N
     with pytest.raises(AssertionError, match="torn"):
         async with checked_engine(CONFIG, make_index=lambda: Torn(4)):
             pass
+
+
+async def test_a_checked_engine_keeps_its_index_within_the_budget(
+    autojump_clock: MockClock,
+) -> None:
+    config = attrs.evolve(CONFIG, index_budget_blocks=4)
+    async with checked_engine(config) as engine:
+        engine.register(Worker("a"))
+        for first in (0, 40):
+            prompt = engine.prompt(range(first, first + 16))
+            await engine.apply(Store(Rank("a"), None, prompt.blocks, prompt.sequence_hashes))
+            assert engine.probe(prompt).overlap == 4
+        assert engine.probe(TEXT).overlap == 0
+
+
+async def test_a_budget_beside_an_index_of_one_s_own_is_refused_as_ever() -> None:
+    config = attrs.evolve(CONFIG, index_budget_blocks=4)
+    with pytest.raises(ConfigError, match="index_budget_blocks would be ignored"):
+        async with checked_engine(config, make_index=lambda: RadixIndex(4)):
+            raise AssertionError("opened")

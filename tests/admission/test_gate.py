@@ -148,25 +148,60 @@ async def test_a_group_cannot_fill_the_queue_either(nursery: trio.Nursery) -> No
 
 async def test_asking_again_beyond_what_can_ever_be_free_names_the_request_as_the_cause() -> None:
     gate = AdmissionGate(4, queue_limit=4)
-    with gate.admit_nowait(3, request_id="r"):
+    family = object()
+    with gate.admit_nowait(3, family=family):
         with pytest.raises(WaitsForItself, match="asked 2 while this request holds 3") as refusal:
-            await gate.admit(2, request_id="r")
+            await gate.admit(2, family=family)
         assert (refusal.value.asked, refusal.value.held, refusal.value.limit) == (2, 3, 4)
         assert not refusal.value.retryable
-        with pytest.raises(WaitsForItself):
-            gate.admit_nowait(2, request_id="r")
-        with gate.admit_nowait(1, request_id="r"):
+        with gate.admit_nowait(1, family=family):
             assert gate.free == 0
+            with pytest.raises(WaitsForItself, match="asked 1 while this request holds 4"):
+                gate.admit_nowait(1, family=family)
     assert_idle(gate)
 
 
 async def test_a_request_that_holds_never_waits() -> None:
     """Two requests that hold half each and wait for the other half would never end."""
     gate = AdmissionGate(2, queue_limit=4)
-    with gate.admit_nowait(request_id="a"), gate.admit_nowait(request_id="b"):
-        for request_id in "ab":
+    families = object(), object()
+    with gate.admit_nowait(family=families[0]), gate.admit_nowait(family=families[1]):
+        for family in families:
             with pytest.raises(CapacityExhausted, match="asked 1, free 0 of 2"):
-                await gate.admit(request_id=request_id)
+                await gate.admit(family=family)
+    assert_idle(gate)
+
+
+async def test_an_id_that_two_requests_share_joins_nothing(nursery: trio.Nursery) -> None:
+    """Clients choose ids: the second tenant waits for the first as under any other id."""
+    gate = AdmissionGate(4, queue_limit=1)
+    first = gate.admit_nowait(3, group="tenant-1", request_id="req-1")
+    served = trio.Event()
+
+    async def second() -> None:
+        with await gate.admit(3, group="tenant-2", request_id="req-1"):
+            served.set()
+
+    nursery.start_soon(second)
+    await trio.testing.wait_all_tasks_blocked()
+    assert gate.statistics().waiting == 1
+    first.close()
+    await served.wait()
+    assert_idle(gate)
+
+
+async def test_a_family_without_live_permits_may_wait(autojump_clock: MockClock) -> None:
+    gate = AdmissionGate(1, queue_limit=1)
+    gate.admit_nowait(family="r").close()
+    with gate.admit_nowait(), pytest.raises(DeadlinePassed):
+        await gate.admit(deadline=trio.current_time() + 1, family="r")
+    assert_idle(gate)
+
+
+async def test_a_family_must_be_hashable() -> None:
+    gate = AdmissionGate(1)
+    with pytest.raises(TypeError, match="unhashable"):
+        gate.admit_nowait(family=[])
     assert_idle(gate)
 
 
@@ -294,14 +329,16 @@ async def test_statistics_say_who_holds_what_since_when_doing_what(
     assert_idle(gate)
 
 
-@pytest.mark.parametrize("counter", ["_held", "_groups", "_families", "_grants"])
+@pytest.mark.parametrize("counter", ["_held", "_charges.groups", "_charges.families", "_grants"])
 async def test_check_notices_a_counter_that_is_off(counter: str) -> None:
     gate = AdmissionGate(4)
     with gate.admit_nowait(2, group="a"):
         gate.check()
-        true = getattr(gate, counter)
-        setattr(gate, counter, 3 if counter == "_held" else {})
+        owner = gate._charges if "." in counter else gate
+        name = counter.rpartition(".")[2]
+        true = getattr(owner, name)
+        setattr(owner, name, 3 if counter == "_held" else {})
         with pytest.raises(AssertionError):
             gate.check()
-        setattr(gate, counter, true)
+        setattr(owner, name, true)
     assert_idle(gate)

@@ -37,7 +37,7 @@ class Waiters:
 
     async def _wait(self, name: str, weight: int) -> None:
         with trio.CancelScope() as self.scopes[name]:
-            self.granted[name] = await self.gate.admit(weight, request_id=name)
+            self.granted[name] = await self.gate.admit(weight, request_id=name, family=name)
 
     async def release(self, name: str) -> None:
         self.granted.pop(name).close()
@@ -374,6 +374,6 @@ async def test_one_request_cannot_wait_twice(nursery: trio.Nursery) -> None:
         await line.ask("x", 2)
         await line.ask("w")
         with pytest.raises(CapacityExhausted):
-            await gate.admit(request_id="w")
+            await gate.admit(family="w")
         await line.release("x")
         await line.release("w")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from outcome import Error, Value
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.admission import AdmissionGate, CapacityExhausted, DeadlinePassed, WaitsForItself
@@ -98,27 +97,6 @@ async def test_the_error_of_an_abandoned_thread_is_logged_by_kind_only(
     assert level == logging.WARNING
     assert "request r2 ended with ValueError" in text
     assert "secret" not in caplog.text
-
-
-async def test_the_outcome_of_an_abandoned_thread_is_stored_on_its_hold() -> None:
-    gate = AdmissionGate(4)
-    for value in (Value("late"), Error(ValueError("late"))):
-        blocking = ThreadGate[str]()
-        with gate.admit_nowait() as permit, permit.hold("preflight") as hold:
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(
-                        gate._threads.run, hold, "family", blocking, (), float("inf")
-                    )
-                    await blocking.entered.wait()
-                    scope.cancel()
-            permit.close()
-            if isinstance(value, Value):
-                blocking.open(value.value)
-            else:
-                blocking.fail(value.error)
-            await gate.wait_idle()
-        assert hold.outcome == value
 
 
 async def test_cancelled_on_entry_the_function_never_runs() -> None:
@@ -218,6 +196,30 @@ async def test_waiting_for_a_thread_counts_within_the_deadline(
             assert trio.current_time() == start + 2
 
 
+async def test_busy_slots_are_counted_until_their_threads_have_ended(
+    autojump_clock: MockClock,
+) -> None:
+    """A server refuses what would wait for a thread, without a look at every permit."""
+
+    async def run() -> None:
+        with gate.admit_nowait() as permit:
+            await permit.run_blocking(int)
+
+    async with virtual(5.0, 1.0, 1.0, slots=2) as gate:
+        assert (gate.busy_preflight_slots, gate.preflight_slots) == (0, 2)
+        with trio.move_on_after(0.5):
+            await run()
+        assert gate.busy_preflight_slots == 1  # its caller has left
+        async with trio.open_nursery() as callers:
+            callers.start_soon(run)
+            callers.start_soon(run)
+            await wait_all_tasks_blocked()
+            assert gate.busy_preflight_slots == gate.preflight_slots  # and one call waits
+        assert gate.busy_preflight_slots == 1
+        await gate.wait_idle()
+        assert gate.busy_preflight_slots == 0
+
+
 async def test_a_past_deadline_starts_no_thread() -> None:
     gate = AdmissionGate(1)
     ran: list[int] = []
@@ -305,16 +307,16 @@ async def test_p54_a_call_back_from_the_thread_is_refused_by_name(mock_clock: Mo
     """It would wait for the permit of the very request that it works for."""
     gate = AdmissionGate(1, queue_limit=4, preflight_slots=1)
 
-    def calls_back(request_id: str | None) -> None:
+    def calls_back(family: object | None) -> None:
         async def ask_again() -> None:
-            await gate.admit(request_id=request_id)
+            await gate.admit(family=family)
 
         with pytest.raises(WaitsForItself, match="asked 1 while this request holds 1 of at most 1"):
             trio.from_thread.run(ask_again)
 
     for outer in ("r1", None):
         for inner in ("r1", "another", None):
-            with gate.admit_nowait(request_id=outer) as permit:
+            with gate.admit_nowait(family=outer) as permit:
                 await permit.run_blocking(calls_back, inner)
     assert_idle(gate)
 
@@ -342,7 +344,7 @@ async def test_the_caller_is_known_only_while_its_call_runs() -> None:
     with gate.admit_nowait() as permit:
         await permit.run_blocking(int)
         with pytest.raises(CapacityExhausted):
-            gate.admit_nowait(request_id="another")
+            gate.admit_nowait(family="another")
     assert_idle(gate)
 
 
