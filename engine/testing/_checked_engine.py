@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol, runtime_checkable
 
+import attrs
 import trio
 
 from kvlanes.admission import AdmissionGate
@@ -39,7 +41,7 @@ async def checked_engine(
     at its end, since its own error says more.
 
     Args:
-        config: As for `open_engine`.
+        config: As for `open_engine`, `index_budget_blocks` included.
         gate: As for `open_engine`.
         make_index: As for `open_engine`; the indexes it makes are checked too.
         settle_seconds: How long, at the end, to wait for what outlives the scenario.
@@ -48,11 +50,16 @@ async def checked_engine(
         AssertionError: An invariant broke, or something was left.
     """
     indexes: list[IndexBackend] = []
+    if make_index is None:
+        make_index = partial(
+            RadixIndex, config.block_size, budget_blocks=config.index_budget_blocks
+        )
+        # The index is made here in order to be checked: the engine is given no budget to refuse.
+        config = attrs.evolve(config, index_budget_blocks=None)
 
     def make() -> IndexBackend:
-        index = RadixIndex(config.block_size) if make_index is None else make_index()
-        indexes.append(index)
-        return index
+        indexes.append(make_index())
+        return indexes[-1]
 
     async with open_engine(config, gate=gate, make_index=make) as engine:
         with at_every_step(engine.check):
