@@ -65,7 +65,7 @@ async def open_engine(
         ) as lanes,
         open_bare_nursery() as nursery,
     ):
-        # Permits of one id are one request to a gate, so engines that share one make other ids.
+        # A gate that engines share tells their requests apart in its statistics.
         prefix = "r" if gate is None else f"{secrets.token_hex(4)}-"
         engine = Engine(config, gate or _own_gate(config), lanes, nursery, id_prefix=prefix)
         try:
