@@ -105,9 +105,10 @@ class Ending:
         Never a checkpoint. O(dispatches under it).
         """
         if self._make_error is None:
-            errors = [make_error() for _ in self._jobs]
+            jobs = list(self._jobs)
+            errors = [make_error() for _ in jobs]
             self._make_error = make_error
-            for job, error in zip(list(self._jobs), errors, strict=True):
+            for job, error in zip(jobs, errors, strict=True):
                 job.cut_short(error)
 
     def _join(self, job: "Job[Any]") -> None:
@@ -253,6 +254,7 @@ async def dispatch(
     Raises:
         ValueError: The deadline is no number or the grace not finite.
         RuntimeError: The nursery is closed.
+        Exception: An ending that has ended could not make its error.
 
     Always a checkpoint. One task.
     """
