@@ -1,7 +1,7 @@
 """`RadixIndex`: the default backend. Structure: `_radix_node`, `_radix_tree`, `_radix_timers`."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
@@ -9,7 +9,7 @@ from kvlanes.indexer._deadlines import NEVER, clamped, require_tick
 from kvlanes.indexer._dump import decode, encode
 from kvlanes.indexer._errors import BlockSizeMismatch, DumpRefused
 from kvlanes.indexer._identity import Prompt, require_block_size
-from kvlanes.indexer._mutations import Applied, Clear, Lease, Mutation, Rank, Remove, Store
+from kvlanes.indexer._mutations import Applied, Clear, Mutation, Rank, Remove, Store
 from kvlanes.indexer._protocol import Expired
 from kvlanes.indexer._radix_budget import deepest, evict
 from kvlanes.indexer._radix_check import check
@@ -22,6 +22,8 @@ from kvlanes.indexer._radix_node import Node
 from kvlanes.indexer._radix_overlap import RadixOverlap, walk
 from kvlanes.indexer._radix_tree import SegmentTree
 from kvlanes.indexer._validation import require_store, require_valid
+
+NO_NAMES: Sequence[int] = ()  # one object in all programs: what a leased store has for names
 
 
 @attrs.frozen
@@ -89,9 +91,8 @@ class RadixIndex:
             now: Seconds on the clock of all calls to this index; only leases look at it.
 
         Raises:
-            MutationTypeInvalid: No mutation, or a part of another type; nothing was written.
-            MutationInvalid: Its parts do not fit together; nothing was written.
-            PackedLengthInvalid: `blocks` is no multiple of 8 bytes; nothing was written.
+            IndexerError: `MutationTypeInvalid`, `MutationInvalid` or `PackedLengthInvalid`;
+                nothing was written.
 
         Cost: O(segments on the path) for a leased store, O(blocks) for what has names, O(segments
         of the rank) for a clear. Never a checkpoint.
@@ -103,23 +104,26 @@ class RadixIndex:
         rank, parent, blocks, names, lease = mutation
         if lease is None:
             return self._confirm(mutation, require_store(mutation, now))
+        try:
+            holder = self._ranks.get(rank)
+            deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
+        except (AttributeError, TypeError):
+            require_store(mutation, now)
+            raise
         if (
-            type(lease) is not Lease
-            or type(rank) is not Rank
-            or type(blocks) is not bytes
-            or len(blocks) & 7
-            or type(names) is not tuple
-            or names
+            holder is None
             or parent is not None
-            or lease.ttl_seconds is None
+            or names is not NO_NAMES
+            or type(blocks) is not bytes
+            or not blocks
+            or len(blocks) & 7
         ):
             require_store(mutation, now)
-        if not blocks:
-            return Applied()
-        deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
+            if not blocks:
+                return Applied()
+            holder = holder or self._tree.register(rank)
         if not now < deadline < NEVER:
             deadline = clamped(deadline, now)
-        holder = self._ranks.get(rank) or self._tree.register(rank)
         applied = lease_chain(self._tree, holder, blocks, deadline)
         if self.budget_blocks is not None:
             self._stay_within(self.budget_blocks, deepest(self._tree, blocks))

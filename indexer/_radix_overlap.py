@@ -98,10 +98,9 @@ def walk(node: Node | None, blocks: bytes) -> tuple[list[int], list[int]]:
             able = left
         node = child
     else:
-        first = blocks[at : at + 8]
-        if first and edge.startswith(first):
-            at += common(edge, blocks, at)
-        elif depths and depths[-1] == at >> 3:
+        more = common(edge, blocks, at)
+        at += more
+        if not more and depths and depths[-1] == at >> 3:
             # An only child that does not even begin like the prompt: nobody got further.
             return depths, masks
     depths.append(at >> 3)

@@ -107,11 +107,12 @@ class SegmentTree:
             part = Node(edge[cut:], node.held, node)
             head, tail = node, part
             tail.take_children(node)
+            head.edge = edge[:cut]
         else:
             part = Node(edge[:cut], node.held, parent)
             head, tail = part, node
             parent.replace(node, head)
-        head.edge, tail.edge = edge[:cut], edge[cut:]
+            tail.edge = edge[cut:]
         head.only, tail.parent = tail, head
         for holder in self.group(node.held):
             holder.split(node, part)

@@ -24,39 +24,30 @@ def require_valid(mutation: Mutation, now: float) -> bytes:
         return require_store(mutation, now)
     if not isinstance(mutation, Remove | Clear):
         raise MutationTypeInvalid(f"a mutation is a Store, a Remove or a Clear, got {mutation!r}")
-    _require_rank(mutation.rank)
+    if not isinstance(mutation.rank, Rank):
+        raise MutationTypeInvalid(f"a mutation carries a Rank, got {mutation.rank!r}")
     return pack(mutation.sequence_hashes) if isinstance(mutation, Remove) else b""
 
 
 def require_store(store: Store, now: float) -> bytes:
     """`require_valid` for what is known to be a store."""
     rank, parent, blocks, names, lease = store
-    _require_rank(rank)
+    if not isinstance(rank, Rank):
+        raise MutationTypeInvalid(f"a mutation carries a Rank, got {rank!r}")
     if not isinstance(blocks, bytes):
         raise MutationTypeInvalid(f"blocks are packed in bytes, got {type(blocks).__name__}")
     if len(blocks) & 7:
         raise PackedLengthInvalid(len(blocks))
-    packed = pack(names)
-    if lease is None:
-        _require_named(parent, blocks, packed)
-    else:
+    packed, count = pack(names), len(blocks) >> 3
+    if lease is not None:
         _require_guess(lease, parent, packed, now)
-    return packed
-
-
-def _require_rank(rank: Rank) -> None:
-    if not isinstance(rank, Rank):
-        raise MutationTypeInvalid(f"a mutation carries a Rank, got {rank!r}")
-
-
-def _require_named(parent: int | None, blocks: bytes, packed: bytes) -> None:
-    count = len(blocks) >> 3
-    if parent is not None and not isinstance(parent, int):
+    elif parent is not None and not isinstance(parent, int):
         raise MutationTypeInvalid(f"a parent is an integer or None, got {parent!r}")
-    if len(packed) != len(blocks):
+    elif len(packed) != len(blocks):
         raise MutationInvalid(f"{count} blocks need as many names, got {len(packed) >> 3}")
-    if len({*unpack(packed), parent}) != count + 1:
+    elif len({*unpack(packed), parent}) != count + 1:
         raise MutationInvalid(f"a sequence hash comes twice in {count} blocks and their parent")
+    return packed
 
 
 def _require_guess(lease: Lease, parent: int | None, packed: bytes, now: float) -> None:

@@ -21,6 +21,7 @@ from kvlanes.indexer import (
     Remove,
     Store,
 )
+from kvlanes.indexer._radix_node import common
 from tests.indexer.chains import A, B, C, extend, guess, names, packed, prompt, remove, store
 from tests.support.profiles import budget
 
@@ -235,3 +236,18 @@ def test_scores_of_many_ranks_at_one_and_at_many_depths(index: RadixIndex) -> No
     assert scores == {Rank("w", n): 50 if n % 2 else n // 2 + 1 for n in range(200)}
     assert index.overlap(prompt(*chain)).best([Rank("w", 0), Rank("w", 4)]) == 3
     assert "100 blocks at best, 200 ranks" in repr(index.overlap(prompt(*chain)))
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 5), st.integers(0, 2**64 - 1))
+def test_common_run_ends_at_the_first_block_that_differs(
+    same: int, more: int, before: int, bits: int
+) -> None:
+    shared, lead = random.Random(same).randbytes(8 * same), packed(range(before))
+    parting = bits.to_bytes(8, "big")
+    edge = shared + parting + packed(range(more))
+    at = len(lead)
+    assert common(edge, lead + edge, at) == len(edge)
+    assert common(edge, lead + shared, at) == common(shared, lead + edge, at) == 8 * same
+    for bit in (0, 17, 63):
+        other = (bits ^ (1 << bit)).to_bytes(8, "big")
+        assert common(edge, lead + shared + other + edge[8 * same + 8 :], at) == 8 * same
