@@ -67,7 +67,8 @@ def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
 def _merged(given: list[Any], limit_hashes: int) -> list[Any]:
     """Make removals that follow each other one: engines announce them block by block."""
     merged: list[Any] = []
-    run: Any = None
+    run: list[int | bytes] | None = None
+    medium = group = locality = None
     for event in given:
         kind = type(event)
         if kind is MapCleared or kind is ListCleared:
@@ -78,14 +79,15 @@ def _merged(given: list[Any], limit_hashes: int) -> list[Any]:
             run = None
         elif (
             run is not None
-            and event.medium == run.medium
-            and event.group_idx == run.group_idx
-            and event.locality == run.locality
+            and event.medium == medium
+            and event.group_idx == group
+            and event.locality == locality
         ):
-            run.block_hashes += event.block_hashes
+            run += event.block_hashes
             continue
         else:
-            run = event
+            run, medium = event.block_hashes, event.medium
+            group, locality = event.group_idx, event.locality
         merged.append(event)
     return merged
 
@@ -182,6 +184,9 @@ def _unread(raw: msgspec.Raw, reason: str) -> Event:
 
 def _hashes(values: list[int | bytes]) -> list[int]:
     try:
+        # Most engines send unsigned integers, which are what they are: nothing is made anew.
+        if not values or min(values) >= 0:  # type: ignore[operator]
+            return values  # type: ignore[return-value]
         return [value & _MASK for value in values]  # type: ignore[operator]
     except TypeError:  # digests
         return [engine_hash(value) for value in values]

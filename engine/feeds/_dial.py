@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import attrs
 import trio
 import zmq
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
 from kvlanes.engine.feeds._frames import Frame, parse
@@ -81,6 +82,7 @@ class DialledLink:
         except zmq.ZMQError as error:
             raise ConnectionLost(f"{self._target.endpoint}: {error}") from error
 
+    @enable_ki_protection
     async def watch(self) -> None:
         """End the connection's reading when the connection ends."""
         with self._watching:

@@ -83,4 +83,4 @@ class Batch(NamedTuple):
 
     @property
     def readable(self) -> bool:
-        return not any(type(event) is Unreadable for event in self.events)
+        return Unreadable not in map(type, self.events)

@@ -279,12 +279,12 @@ class Follower:
             self._be_whole(True)  # a process was followed from its beginning
         ledger = self._by_number.get(batch.dp_rank) or self._name(batch.dp_rank)
         mutations = ledger.apply(batch)
-        applied = await self._sink.apply(ledger.rank, mutations) if mutations else ()
+        results = await self._sink.apply(ledger.rank, mutations) if mutations else ()
         self.cursor.advance(frame)
         self._note(batch, ledger)
-        for result in applied:
-            self._work += sum(result)
-            if result.missing_parent:
+        for applied, duplicates, missing_parent, unknown in results:
+            self._work += applied + duplicates + unknown
+            if missing_parent:
                 self._require_coverage(ledger.rank)
         await self._breathe()
 

@@ -9,6 +9,7 @@ Every doubt is decided so that too little is reported: a block whose parent, dep
 size is uncertain is left out, and its removals then find nothing.
 """
 
+from itertools import repeat
 from typing import TypeAlias
 
 from xxhash import xxh3_64_intdigest
@@ -147,7 +148,9 @@ class Ledger:
         if blocks is None:
             return
         kept = self._enter(event, identity)
-        if kept:
+        if kept == len(event.hashes):
+            mutations.append(Store(self.rank, event.parent, blocks, event.hashes))
+        elif kept:
             store = Store(self.rank, event.parent, blocks[: 8 * kept], event.hashes[:kept])
             mutations.append(store)
 
@@ -175,7 +178,7 @@ class Ledger:
         if not hashes:
             self.counts.non_dense += 1
             return False
-        if parent in hashes or len(set(hashes)) < len(hashes):
+        if len({parent, *hashes}) <= len(hashes):
             self.counts.malformed += 1
             return False
         if parent is not None and parent not in self._parents:
@@ -264,7 +267,10 @@ class Ledger:
         if self._ambiguous or self._identities or not self._extra.keys().isdisjoint(hashes):
             return [block for block in hashes if self._release(block)]
         # Most removals: plain blocks that were announced once.
-        gone = [block for block in hashes if parents.pop(block, _NOT_HELD) != _NOT_HELD]
+        hung_on = list(map(parents.pop, hashes, repeat(_NOT_HELD)))
+        if _NOT_HELD not in hung_on:
+            return hashes
+        gone = [block for block, parent in zip(hashes, hung_on) if parent != _NOT_HELD]
         self.counts.unknown_removals += len(hashes) - len(gone)
         return gone
 

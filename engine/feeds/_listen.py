@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._errors import FrameInvalid, SourceInvalid
 from kvlanes.engine.feeds._feed import Feed
@@ -82,6 +83,7 @@ class Listener:
         """
         return ListenedEvents(self, topic, replay, ranks, options or FollowOptions(), curve)
 
+    @enable_ki_protection
     async def _run(self) -> None:
         while True:
             message = await self._receiver.receive()
@@ -146,6 +148,7 @@ class ListenedEvents:
         if self.replay is not None:
             of_rank(self.replay, self.ranks - 1)
 
+    @enable_ki_protection
     async def run(self, sink: EventSink) -> None:
         """Follow all ranks until cancelled.
 
@@ -211,6 +214,7 @@ class _ListenedLink:
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_listener(
     endpoint: str = "tcp://127.0.0.1:5557",
     *,

@@ -2,6 +2,7 @@
 # flake8: noqa: ASYNC910 - the link waits
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._dial import DialledLink, connected
 from kvlanes.engine.feeds._errors import ConnectionLost, FrameInvalid, ReplayTruncated
@@ -11,6 +12,7 @@ from kvlanes.engine.feeds._survey import Survey
 from kvlanes.nursery import open_bare_nursery
 
 
+@enable_ki_protection
 async def probe(source: VllmEvents, seconds: float) -> Survey:
     """Take a replay if there is one, then live batches for so long.
 

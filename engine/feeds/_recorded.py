@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._errors import ConnectionLost, SourceInvalid
 from kvlanes.engine.feeds._feed import FeedState
@@ -70,6 +71,7 @@ class RecordedEvents:
     def __attrs_post_init__(self) -> None:
         require_zmq()
 
+    @enable_ki_protection
     async def run(self, sink: EventSink) -> None:
         """Follow the whole file; ends with the feed `stale`.
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._errors import SourceInvalid
 from kvlanes.engine.feeds._feed import Feed
@@ -94,6 +95,7 @@ class VllmEvents:
             self.connect_seconds,
         )
 
+    @enable_ki_protection
     async def run(self, sink: EventSink) -> None:
         """Follow all ranks until cancelled; survives whatever the engine does.
 

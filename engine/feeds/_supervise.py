@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.engine.feeds._errors import ConnectionLost, PublisherRestarted, ResyncNeeded
 from kvlanes.engine.feeds._feed import FeedState
@@ -15,13 +16,15 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 
+@enable_ki_protection
 async def supervise(
     follower: Follower, connect: Callable[[], AbstractAsyncContextManager[Link]]
 ) -> None:
     """Follow a publisher through restarts and outages until cancelled.
 
     Between two connections it waits 50 ms at first and then twice as long each time, at most
-    5 s; a connection that stood starts over.
+    5 s; a connection that stood starts over. Ctrl-C goes to the main task: here it could tear a
+    batch, or leave a socket open that the end of its context would wait for.
     """
     await follower.begin()
     pause = FIRST_PAUSE_SECONDS

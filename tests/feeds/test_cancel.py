@@ -1,14 +1,22 @@
 """A follower that is cancelled anywhere, and one that is sent anything."""
 
+import signal
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from kvlanes.engine.feeds import LaneSink, VllmEvents
 from kvlanes.engine.feeds._frames import Frame
+from kvlanes.indexer import Applied, Mutation, RadixIndex, Rank
+from kvlanes.nursery import open_bare_nursery, open_lanes
 from tests.feeds.frames import payload
+from tests.feeds.pool import BLOCK_SIZE
 from tests.feeds.world import RANK, open_world
 from tests.support.profiles import budget
 
@@ -117,3 +125,33 @@ def test_no_frame_stops_a_follower(frames: list[Any], scoped: bool, replayable: 
             world.check_current()
 
     trio.run(main, clock=MockClock(autojump_threshold=0.0))
+
+
+def test_ctrl_c_reaches_the_main_task_and_tears_no_step_of_a_source() -> None:
+    whole: list[Rank] = []
+
+    @attrs.frozen
+    class Interrupted:
+        """A sink that Ctrl-C finds in the middle of a step."""
+
+        inner: LaneSink
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        async def apply(self, rank: Rank, mutations: Sequence[Mutation]) -> Sequence[Applied]:
+            signal.raise_signal(signal.SIGINT)
+            results = await self.inner.apply(rank, mutations)
+            whole.append(rank)
+            return results
+
+    async def main() -> None:
+        async with open_lanes(lambda: RadixIndex(BLOCK_SIZE)) as lanes:
+            sink = Interrupted(LaneSink(lanes, "w0", block_size=BLOCK_SIZE))
+            async with open_bare_nursery() as nursery:
+                nursery.start_soon(VllmEvents("ipc:///nonexistent/kv").run, sink)
+                await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert whole == [Rank("w0")]
