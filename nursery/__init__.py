@@ -15,6 +15,7 @@ from kvlanes.nursery._dispatch import Failed as Failed
 from kvlanes.nursery._dispatch import WorkCancelled as WorkCancelled
 from kvlanes.nursery._dispatch import dispatch as dispatch
 from kvlanes.nursery._errors import AcknowledgementMissing as AcknowledgementMissing
+from kvlanes.nursery._errors import DumpUnavailable as DumpUnavailable
 from kvlanes.nursery._errors import LaneBusy as LaneBusy
 from kvlanes.nursery._errors import LaneClosed as LaneClosed
 from kvlanes.nursery._errors import LaneCrashed as LaneCrashed

@@ -1,4 +1,5 @@
 """The lanes and what they share: who starts them, who replaces their index, who ends them."""
+# flake8: noqa: ASYNC102 - what waits at the end is shielded, for a bounded time at a time
 
 from collections import deque
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from typing import TypeAlias, cast
 
 import attrs
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import IndexBackend, Lease, LeaseTable, Rank
 from kvlanes.nursery._errors import LaneCrashed
@@ -20,6 +22,7 @@ from kvlanes.nursery._step import Step
 
 AnyLane: TypeAlias = Lane | ServedLane
 CRASHES_A_MINUTE = 3  # more than these, and the error goes to who opened the lanes
+REPORT_SECONDS = 10.0  # between two words about a backend that does not end
 
 
 @attrs.define(eq=False)
@@ -44,6 +47,7 @@ class CrewConfig:
     queue_capacity: int
     default_lease: Lease
     in_place: bool
+    drain_seconds: float
 
 
 class Crew:
@@ -84,6 +88,7 @@ class Crew:
         step = Step(table, self._config.default_lease, queue)
         return ServedLane(owner, self.crash, step, queue, outbox)
 
+    @enable_ki_protection
     def crash(self, error: Exception) -> None:
         """Replace the broken index; runs inside the write that broke it. Incarnations stay."""
         logger.error("the index crashed and is replaced by an empty one", exc_info=error)
@@ -92,13 +97,16 @@ class Crew:
             seat.seed()
         for lane in self.lanes:
             lane.queue.fail(lambda: crashed(error))
+        too_many, again = self._crashes.note(trio.current_time()), None
         try:
             self.owner.replace()
-        except Exception as again:
-            self._escalate(again, "and its factory failed")
+        except Exception as failure:
+            again = failure
         for lane in self.lanes:
             lane.restart(error)
-        if self._crashes.note(trio.current_time()):
+        if again is not None:
+            self._escalate(again, "and its factory failed")
+        elif too_many:
             self._escalate(error, f"{CRASHES_A_MINUTE + 1} times in a minute")
 
     def _escalate(self, error: Exception, how: str) -> None:
@@ -120,20 +128,37 @@ class Crew:
         if self._failure is not None:
             raise self._failure
 
-    async def ended(self) -> None:
-        """All lanes have settled what was queued. Always a checkpoint."""
-        await self._ended.wait()
+    async def end(self) -> None:
+        """Refuse, drain, stop; in the scope of who opened the lanes. Always a checkpoint."""
+        self.refuse()
+        try:
+            with trio.CancelScope(shield=True, relative_deadline=self._config.drain_seconds):
+                await self._ended.wait()
+        finally:
+            self.stop()
+            await self._outlast()
 
+    @enable_ki_protection
     def refuse(self) -> None:
         """Accept nothing more; the lanes end when they have settled what is queued."""
         for lane in self.lanes:
             lane.queue.close()
 
+    @enable_ki_protection
     def stop(self) -> None:
         """The drain's time is over."""
         for lane in self.lanes:
-            lane.scope.cancel()
+            lane.stop()
         self._watching.cancel()
+
+    async def _outlast(self) -> None:
+        """Wait for backends that ignore their cancellation, and say so every now and then."""
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        while self._ended.remaining:
+            with trio.move_on_after(REPORT_SECONDS, shield=True) as patience:
+                await self._ended.wait()
+            if patience.cancelled_caught:
+                logger.warning("%d lanes wait for their backend to end", self._ended.remaining)
 
     def statistics(self) -> LaneSetStatistics:
         lanes = tuple(lane.statistics() for lane in self.lanes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import trio
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, IndexBackend, Lease, Mutation, Overlap, Prompt, Rank
@@ -27,7 +28,7 @@ class DirectLane:
         ValueError: Negative seconds.
     """
 
-    __slots__ = ("_owner", "_seats", "_queue", "_step")
+    __slots__ = ("_owner", "_queue", "_seats", "_step")
 
     def __init__(
         self, make_index: Callable[[], IndexBackend], *, ttl_seconds: float = 120.0
@@ -37,10 +38,13 @@ class DirectLane:
         self._step = Step(self._owner, Lease(ttl_seconds), self._queue)
         self._seats: Seats[None] = Seats([None])
 
+    @enable_ki_protection
     def attach(self, rank: Rank) -> Incarnation:
         """The living incarnation of `rank`, a new one if it has none. O(1)."""
         seat = self._seats.attach(rank)
         self._step.ranks.add(rank)
+        # The factory may have filled the index: have this rank's leases looked up once.
+        self._queue.wake_by(trio.current_time())
         assert seat.current is not None
         return seat.current
 
@@ -82,3 +86,4 @@ class DirectLane:
     def _crash(self, error: Exception) -> None:
         logger.error("the index crashed and is replaced by an empty one", exc_info=error)
         self._owner.replace()
+        self._queue.wake_by(trio.current_time())  # the new one may bring leases along

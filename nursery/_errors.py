@@ -26,6 +26,10 @@ class StaleIncarnation(LaneError, LookupError):
     """The mutation belongs to an incarnation that a reset or a departure has ended."""
 
 
+class DumpUnavailable(LaneError, NotImplementedError):
+    """A dump of a backend that waits would make guesses confirmed, and lose engines' names."""
+
+
 class AcknowledgementMissing(LaneError, RuntimeError):
     """A backend asked for its next task, or returned, and had not acknowledged the one it had."""
 

@@ -40,12 +40,12 @@ class Lane:
         else:
             barrier.arrive()
 
-    def change(self, item: CapacityChange) -> None:
-        """Take a step of a block pool now, or in its turn. Never a checkpoint."""
-        if self.idle:
-            self.step.change(item)
-        elif not self.queue.closed:
-            self.queue.control(item)
+    def change(self, item: CapacityChange, *, must: bool) -> bool:
+        """Take a step of a block pool now, or in its turn; whether it is taken at all."""
+        if not self.idle:
+            return self.queue.offer(item, must=must)
+        self.step.change(item)
+        return True
 
     def depart(self, rank: Rank, barrier: Barrier) -> None:
         """Nothing to do in turn: the owner of the index has retired the rank already."""
@@ -53,6 +53,10 @@ class Lane:
     def restart(self, error: Exception) -> None:
         """The index was replaced: whoever supplied the new one may have filled it with leases."""
         self.queue.wake_by(trio.current_time())
+
+    def stop(self) -> None:
+        """The drain's time is over; the task settles what is left on its way out."""
+        self.scope.cancel()
 
     async def run(self, ended: Callable[[], None]) -> None:
         """Serve the queue and the leases until the queue is closed and empty."""

@@ -11,11 +11,11 @@ from trio.lowlevel import (
 )
 
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
-from kvlanes.nursery._capacity_lease import CapacityLease, require_private
+from kvlanes.nursery._capacity_lease import CapacityLease
 from kvlanes.nursery._crew import AnyLane, Crew
 from kvlanes.nursery._errors import LaneBusy, LaneClosed
 from kvlanes.nursery._incarnations import Incarnation, Seat
-from kvlanes.nursery._masked import Masked
+from kvlanes.nursery._masked import without
 from kvlanes.nursery._queue import Barrier, CapacityChange, Entry, Reading
 from kvlanes.nursery._statistics import LaneSetStatistics
 
@@ -65,24 +65,28 @@ class LaneSet:
             LaneClosed: The lanes are closing; it was not applied.
         """
         await checkpoint_if_cancelled()
-        # What the rest of this class leaves to `_locate` and `_scheduling_point_due` is written
-        # out here: two calls are a tenth of what an acknowledged store costs.
-        seat = self._seats.table.get(mutation.rank)
-        if seat is None or seat.current is None:
-            seat, incarnation = self._locate(mutation.rank, incarnation)
-        elif incarnation is None:
-            incarnation = seat.current
-        lane = seat.lane
-        if not lane.idle:
+        self._credit -= 1
+        try:
+            # What the rest of this class leaves to `_locate` and `_scheduling_point_due` is
+            # written out here: two calls are a tenth of what an acknowledged store costs.
+            seat = self._seats.table.get(mutation.rank)
+            if seat is None or seat.current is None:
+                seat, incarnation = self._locate(mutation.rank, incarnation)
+            elif incarnation is None:
+                incarnation = seat.current
+            lane = seat.lane
+            if lane.idle:
+                return lane.step.apply(seat, incarnation, mutation)
             entry = Entry(seat, incarnation, mutation)
             lane.queue.submit(entry)
-            return await lane.queue.settled(entry)
-        applied = lane.step.apply(seat, incarnation, mutation)
-        self._credit -= 1
-        if not self._credit:
-            self._credit = CALLS_A_SCHEDULING_POINT
-            await cancel_shielded_checkpoint()
-        return applied
+            if entry.result is None:
+                await lane.queue.done(entry)
+            return entry.unwrap()
+        finally:
+            # Also after a refusal: a loop that goes on after each must let others run too.
+            if self._credit <= 0:
+                self._credit = CALLS_A_SCHEDULING_POINT
+                await cancel_shielded_checkpoint()
 
     def apply_nowait(self, mutation: Mutation, incarnation: Incarnation | None = None) -> Applied:
         """`apply` for an idle lane. Never a checkpoint.
@@ -95,6 +99,7 @@ class LaneSet:
         if seat.lane.idle:
             return seat.lane.step.apply(seat, incarnation, mutation)
         if seat.lane.queue.closed:
+            seat.lane.queue.counts.rejected += 1
             raise LaneClosed("the lanes are closing")
         raise LaneBusy(f"{seat.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
 
@@ -116,7 +121,8 @@ class LaneSet:
             entry = self._begin(mutation, incarnation)
             entries.append(entry)
             if entry in entry.seat.lane.queue.overflow:
-                await entry.seat.lane.queue.done(entry)
+                await entry.seat.lane.queue.room(entry)
+                await checkpoint_if_cancelled()  # room may have come just before it
             elif self._scheduling_point_due():
                 await checkpoint()
         for entry in entries:
@@ -139,23 +145,27 @@ class LaneSet:
         self._begin(mutation, incarnation)
         return True
 
+    @enable_ki_protection
     def _begin(self, mutation: Mutation, incarnation: Incarnation | None) -> Entry:
         """Apply in place, or queue: either way the entry's result will tell."""
-        seat, incarnation = self._locate(mutation.rank, incarnation)
+        rank = mutation.rank
+        try:
+            seat, incarnation = self._locate(rank, incarnation)
+        except TypeError as error:  # no rank: settled like every refusal, so that a batch goes on
+            entry = Entry(Seat(rank, self._lanes[0]), Incarnation(rank, 0), mutation)
+            self._lanes[0].queue.refuse(entry, error)
+            return entry
         entry = Entry(seat, incarnation, mutation)
-        lane = seat.lane
-        if lane.idle:
-            entry.settle(lane.step.outcome(entry))
-        elif lane.queue.closed:
-            lane.queue.refuse(entry, LaneClosed("the lanes are closing"))
+        if seat.lane.idle:
+            entry.settle(seat.lane.step.outcome(entry))
         else:
-            lane.queue.submit(entry)
+            seat.lane.queue.submit(entry)
         return entry
 
     def _scheduling_point_due(self) -> bool:
         """Counts calls over the whole lane set: many lanes must not starve the loop together."""
         self._credit -= 1
-        if self._credit:
+        if self._credit > 0:
             return False
         self._credit = CALLS_A_SCHEDULING_POINT
         return True
@@ -197,22 +207,23 @@ class LaneSet:
             raise ValueError(f"capacity_blocks must be >= 1 or None, got {capacity_blocks}")
         seat, _ = self._locate(incarnation.rank, incarnation)
         change = CapacityChange(seat, incarnation, lambda m: m.set_capacity(capacity_blocks))
-        seat.lane.change(change)
+        seat.lane.change(change, must=True)
 
     def occupy(
         self, incarnation: Incarnation, prompt: Prompt, *, private_blocks: int = 0
     ) -> CapacityLease:
         """A request starts on this rank: its prompt takes room in the modelled pool.
 
-        In lane order; never a checkpoint. Without a known capacity it is a leased store.
+        In lane order; never a checkpoint. Without a known capacity it is a leased store. A full
+        lane drops and counts it, as it does a post; then the lease holds nothing.
 
         Raises:
+            BlockSizeMismatch: The prompt has blocks of another size.
             ValueError: `private_blocks` is negative.
         """
-        require_private(private_blocks)
         seat, _ = self._locate(incarnation.rank, incarnation)
         lease = CapacityLease(seat, incarnation)
-        lease.acquire(prompt, private_blocks)
+        lease.acquire(prompt, self._owner.block_size, private_blocks)
         return lease
 
     # -- reading
@@ -245,8 +256,7 @@ class LaneSet:
         return self._without_leaving(reading.overlap)
 
     def _without_leaving(self, overlap: Overlap) -> Overlap:
-        leaving = self._seats.leaving
-        return Masked(overlap, frozenset(leaving)) if leaving else overlap
+        return without(overlap, self._seats.leaving)
 
     def statistics(self) -> LaneSetStatistics:
         """What waits, what was done, what was lost. Never a checkpoint. O(lanes + lost ranks)."""
@@ -319,7 +329,7 @@ class LaneSet:
 
         Raises:
             AttributeError: This kind of index cannot be dumped.
-            LaneBusy: The backend reads in its lane, so it cannot be dumped from outside.
+            DumpUnavailable: The backend waits.
             LaneCrashed, LaneClosed: A lane did not get there.
         """
         barrier = Barrier(len(self._lanes), self._owner.dump)

@@ -1,10 +1,12 @@
 """An overlap that does not show ranks which are on their way out."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 import attrs
 
-from kvlanes.indexer import Overlap, Rank
+from kvlanes.indexer import Overlap, Rank, TierBlocks, TieredOverlap
+
+TIER_ENDS = range(1, len(TierBlocks._fields) + 1)
 
 
 @attrs.frozen
@@ -24,3 +26,14 @@ class Masked:
     def scores(self) -> dict[Rank, int]:
         scores = self.overlap.scores()
         return {rank: depth for rank, depth in scores.items() if rank not in self.leaving}
+
+
+def without(overlap: Overlap, leaving: Set[Rank]) -> Overlap:
+    """What `overlap` says of all ranks but those; one that tells tiers apart goes on doing so."""
+    if not leaving:
+        return overlap
+    if isinstance(overlap, TieredOverlap):
+        tiers = {rank: overlap.tiers(rank) for rank in overlap.scores() if rank not in leaving}
+        ends = [{rank: sum(blocks[:end]) for rank, blocks in tiers.items()} for end in TIER_ENDS]
+        return TieredOverlap(tuple(ends))
+    return Masked(overlap, frozenset(leaving))

@@ -49,6 +49,10 @@ class IndexOwner:
 
     reads_in_caller: bool = attrs.field(default=True, init=False)
 
+    @property
+    def block_size(self) -> int:
+        return self.index.block_size
+
     def overlap(self, prompt: Prompt) -> Overlap:
         return self.index.overlap(prompt)
 

@@ -34,9 +34,18 @@ class Entry:
     result: Applied | Exception | None = None
     waiter: Task | None = None  # only the waiting task sets it; a settlement takes it
 
+    only_for_room: bool = False  # the waiter goes on as soon as the entry is accepted
+
     def settle(self, result: Applied | Exception) -> None:
         assert self.result is None, "an entry is settled exactly once"
         self.result = result
+        self.wake()
+
+    def accepted(self) -> None:
+        if self.only_for_room:
+            self.wake()
+
+    def wake(self) -> None:
         if self.waiter is not None:
             reschedule(self.waiter)
             self.waiter = None
@@ -62,6 +71,7 @@ class Barrier:
     failure: Exception | None = None
     _passed: trio.Event = attrs.Factory(trio.Event)
 
+    @enable_ki_protection
     def arrive(self) -> None:
         self.remaining -= 1
         if self.remaining > 0:
@@ -127,8 +137,9 @@ Item: TypeAlias = Entry | Control
 class LaneQueue:
     """Filled by the lane set, emptied by its lane.
 
-    Mutations beyond `capacity` are not accepted yet: their callers wait in `overflow`, and each
-    pop hands the room to the first of them in the same step. Control items do not count.
+    Mutations beyond `capacity` are not accepted yet: their callers wait in `overflow`, and the pop
+    that makes room hands it to the first of them in the same step. Steps of block pools count
+    too, other control items do not.
     """
 
     capacity: int
@@ -137,7 +148,7 @@ class LaneQueue:
     counts: Counts = attrs.Factory(Counts)
     closed: bool = False  # to mutations; what was accepted is still served
     ended: bool = False  # nobody serves it any more
-    depth: int = 0  # accepted mutations that wait
+    depth: int = 0  # accepted mutations and steps of block pools that wait
     peak_depth: int = 0
     wake_at: float = math.inf  # when a lease may have to end; never later than that
     _consumer: Task | None = None
@@ -152,21 +163,35 @@ class LaneQueue:
         """Nothing is left and nothing will come."""
         return self.closed and not self.entries
 
+    @enable_ki_protection
     def submit(self, entry: Entry) -> None:
-        """Accept a mutation, or let it wait for room. Never a checkpoint."""
+        """Accept a mutation, let it wait for room, or refuse it. Never a checkpoint."""
         if self.closed:
-            raise LaneClosed("the lanes are closing")
-        if self.full:
+            self.refuse(entry, LaneClosed("the lanes are closing"))
+        elif self.full:
             self.overflow[entry] = None
         else:
             self._accept(entry)
 
-    def _accept(self, entry: Entry) -> None:
-        self.entries.append(entry)
+    @enable_ki_protection
+    def offer(self, item: "CapacityChange", *, must: bool) -> bool:
+        """Accept a step of a block pool, or drop and count it. Never a checkpoint.
+
+        What `must` be taken is taken also by a full queue, and is nothing to a closed one.
+        """
+        if self.closed or (self.full and not must):
+            self.counts.posts_dropped += not must
+            return False
+        self._accept(item)
+        return True
+
+    def _accept(self, item: "Entry | CapacityChange") -> None:
+        self.entries.append(item)
         self.depth += 1
         self.peak_depth = max(self.peak_depth, self.depth)
         self.wake()
 
+    @enable_ki_protection
     def control(self, item: Control) -> None:
         """Append a control item, whatever the capacity. Never a checkpoint."""
         if self.ended:
@@ -177,12 +202,13 @@ class LaneQueue:
 
     def pop(self) -> Item:
         item = self.entries.popleft()
-        if isinstance(item, Entry):
+        if isinstance(item, Entry | CapacityChange):
             self.depth -= 1
-            if self.overflow:
+            if self.overflow and self.depth < self.capacity:
                 first = next(iter(self.overflow))
                 del self.overflow[first]
                 self._accept(first)
+                first.accepted()
         return item
 
     def refuse(self, entry: Entry, error: Exception) -> None:
@@ -196,10 +222,11 @@ class LaneQueue:
         self.entries.clear()
         self.entries.extend(others)  # control items keep their turn
         self.overflow.clear()
-        self.depth = 0
+        self.depth = sum(isinstance(item, CapacityChange) for item in others)
         for entry in refused:
             self.refuse(entry, error())
 
+    @enable_ki_protection
     def close(self) -> None:
         """Refuse what comes; whoever waits for room is told now, what was accepted stays."""
         self.closed = True
@@ -222,11 +249,6 @@ class LaneQueue:
             barrier.fail(LaneClosed("the lanes closed before this was passed"))
             barrier.arrive()
 
-    async def settled(self, entry: Entry) -> Applied:
-        """What became of an entry just submitted. Always a checkpoint."""
-        await self.done(entry)
-        return entry.unwrap()
-
     async def done(self, entry: Entry) -> None:
         """Wait for the settlement of an open entry. Always a checkpoint.
 
@@ -240,6 +262,14 @@ class LaneQueue:
             return Abort.SUCCEEDED
 
         await wait_task_rescheduled(abort)
+
+    async def room(self, entry: Entry) -> None:
+        """Wait until an entry of the overflow is accepted or settled. Always a checkpoint.
+
+        A cancelled caller's entry is withdrawn.
+        """
+        entry.only_for_room = True
+        await self.done(entry)
 
     async def sleep(self) -> None:
         """The lane waits here for something to do. Always a checkpoint.
@@ -256,11 +286,13 @@ class LaneQueue:
             await wait_task_rescheduled(abort)
         self._sleeper = None
 
+    @enable_ki_protection
     def wake(self) -> None:
         if self._consumer is not None:
             reschedule(self._consumer)
             self._consumer = None
 
+    @enable_ki_protection
     def wake_by(self, deadline: float) -> None:
         """Look for due leases no later than `deadline`; the sleeper's scope moves in place."""
         self.wake_at = min(self.wake_at, deadline)

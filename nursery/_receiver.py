@@ -87,7 +87,7 @@ class TaskReceiver:
         # Before anything is taken, not after: a task must never be lost to a cancellation.
         await trio.lowlevel.checkpoint()
         while True:
-            if self._closed:
+            if self._closed and not self._desk.is_over():
                 raise trio.ClosedResourceError("this receiver's call of serve is over")
             self._task = self._desk.next_task(self)
             if self._task is not None:
@@ -137,7 +137,7 @@ class ServedBackend(Protocol):
     """A backend that waits: it runs in its lanes' tasks, one call of `serve` a lane.
 
     A call that raises, returns before its lane ends, or leaves a task unacknowledged breaks the
-    whole instance, which is then replaced.
+    whole instance, which is then replaced. An instance begins empty: the lanes keep its books.
     """
 
     @property

@@ -2,16 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import trio
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
-from kvlanes.nursery._errors import LaneBusy, LaneClosed, ServedTooShort
+from kvlanes.nursery._errors import DumpUnavailable, LaneBusy, LaneClosed, ServedTooShort
 from kvlanes.nursery._lane import DRAIN_SLICE
-from kvlanes.nursery._owner import crashed
+from kvlanes.nursery._owner import crashed, logger
 from kvlanes.nursery._queue import (
     Barrier,
     CapacityChange,
@@ -55,6 +54,10 @@ class BackendOwner:
     backend: ServedBackend
 
     @property
+    def block_size(self) -> int:
+        return self.backend.block_size
+
+    @property
     def reads_in_caller(self) -> bool:
         return self.backend.reads_in_caller
 
@@ -69,15 +72,12 @@ class BackendOwner:
         return self.backend.overlap(prompt)
 
     def dump(self) -> object:
-        """Dump in the caller, where reads may run there too.
+        """Refuse: the backend knows neither which coverage is leased nor the engines' names.
 
         Raises:
-            LaneBusy: The backend wants its reads in a lane.
+            DumpUnavailable: Always.
         """
-        if not self.reads_in_caller:
-            raise LaneBusy("this backend reads in its lane and cannot be dumped from outside")
-        backend: Any = self.backend  # not every kind of backend can be dumped
-        return backend.dump(trio.current_time())
+        raise DumpUnavailable("leases and engines' names are not in a backend that waits")
 
     def drop(self, worker_id: str, dp_rank: int | None) -> None:
         """Each lane drops its ranks in turn."""
@@ -113,10 +113,9 @@ class ServedLane:
         """Arrive in turn. Never a checkpoint."""
         self.queue.control(barrier)
 
-    def change(self, item: CapacityChange) -> None:
-        """Take a step of a block pool in its turn. Never a checkpoint."""
-        if not self.queue.closed:
-            self.queue.control(item)
+    def change(self, item: CapacityChange, *, must: bool) -> bool:
+        """Take a step of a block pool in its turn; whether it is taken at all."""
+        return self.queue.offer(item, must=must)
 
     def depart(self, rank: Rank, barrier: Barrier) -> None:
         """Queue the end of what `rank` holds, ahead of the barrier that waits for it."""
@@ -131,9 +130,15 @@ class ServedLane:
                     if self.is_over():
                         break
         finally:
-            self._stop(LaneClosed("the lanes closed before this was acknowledged"))
-            self.queue.abandon()
+            self.stop()
             ended()
+
+    @enable_ki_protection
+    def stop(self) -> None:
+        """Tell whoever waits that it is over, also where the backend ignores its cancellation."""
+        self._settle(LaneClosed("the lanes closed before this was acknowledged"))
+        self.queue.abandon()
+        self.scope.cancel()
 
     async def _serve(self) -> None:
         await trio.lowlevel.checkpoint()  # a backend that breaks at once must not hold the loop
@@ -147,9 +152,20 @@ class ServedLane:
             pass
         except Exception as error:
             cause = error
+        except BaseExceptionGroup as group:
+            # Its errors are its own; what goes on is the cancellation that they came along with.
+            errors, others = group.split(Exception)
+            if errors is not None:
+                logger.warning("a backend failed while its lane was cancelled", exc_info=errors)
+            if others is not None:
+                raise others from None
         settled = receiver.close()
-        if backend is self.backends.backend and not (settled and self.is_over()):
+        if backend is not self.backends.backend:
+            return
+        if not (settled and self.is_over()):
             self.on_crash(cause)
+        elif not isinstance(cause, ServedTooShort):
+            logger.warning("a backend failed while its lane ended", exc_info=cause)
 
     # -- between tasks
 
@@ -220,11 +236,11 @@ class ServedLane:
     @enable_ki_protection
     def restart(self, error: Exception) -> None:
         """The backend is replaced: forget what the old one held, and stop its `serve` here."""
-        self._stop(crashed(error))
+        self._settle(crashed(error))
         self.step.owner.replace()
         self._serving.cancel()
 
-    def _stop(self, error: Exception) -> None:
+    def _settle(self, error: Exception) -> None:
         """Settle the item in hand: an acknowledgement counts if it is there, and only then."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:

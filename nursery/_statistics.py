@@ -29,7 +29,8 @@ class LaneStatistics:
     """One lane at one moment. Leases are counted in blocks, times in seconds.
 
     Attributes:
-        depth: Accepted mutations that wait now, one that a waiting backend works on included.
+        depth: Accepted mutations and steps of block pools that wait now, a mutation that a waiting
+            backend works on included.
         peak_depth: The most that ever waited in the queue.
         waiting_for_room: Callers whose mutation is not accepted yet.
         ranks: Ranks that sit on this lane.
@@ -40,7 +41,8 @@ class LaneStatistics:
         leases_expired: Blocks whose lease ended by its deadline.
         expiry_lag_seconds: How late the latest slice of expiry ran, at most.
         peak_expiry_lag_seconds: The latest that any ran, at most.
-        posts_dropped: Posted mutations that found the queue full or closed.
+        posts_dropped: Posted mutations, and starts and growths of capacity leases, that found the
+            queue full or closed.
     """
 
     depth: int

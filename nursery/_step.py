@@ -1,7 +1,6 @@
 """The one way from a lane to its index."""
 
 import math
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -11,7 +10,7 @@ from trio.lowlevel import enable_ki_protection
 from kvlanes.indexer import Applied, CapacityModel, Lease, Mutation, Rank, Store
 from kvlanes.nursery._errors import LaneCrashed
 from kvlanes.nursery._incarnations import Incarnation, Seat
-from kvlanes.nursery._owner import IndexOwner
+from kvlanes.nursery._owner import IndexOwner, logger
 from kvlanes.nursery._queue import CapacityChange, Entry, LaneQueue
 
 
@@ -81,9 +80,13 @@ class Step:
             return
         if seat.model is None:
             seat.model = CapacityModel(seat.rank, None)
-        with suppress(LaneCrashed):  # the pool is empty again too, and nobody waits
+        try:
             for mutation in item.change(seat.model):
                 self.apply(seat, item.incarnation, mutation)
+        except LaneCrashed:
+            pass  # the pool is empty again too, and nobody waits
+        except Exception:  # nobody waits for it, and the lane must outlive it
+            logger.exception("a step of the block pool of %s failed", seat.rank)
 
     @property
     def expiry_due(self) -> bool:

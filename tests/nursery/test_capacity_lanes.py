@@ -1,9 +1,11 @@
 """Modelled block pools driven through lanes: in order, fenced, and handed over to and from TTL."""
 
+import gc
+
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kvlanes.indexer import Applied
+from kvlanes.indexer import Applied, BlockSizeMismatch, IndexerError, Prompt
 from kvlanes.nursery import LaneCrashed
 from tests.nursery.scenes import (
     A,
@@ -17,7 +19,7 @@ from tests.nursery.scenes import (
     leased,
     prompt,
 )
-from tests.nursery.served import Backends
+from tests.nursery.served import Backends, GatedBackend
 
 ALL_PATHS = [{}, {"in_place": False}, {"make_index": Backends()}]
 all_paths = pytest.mark.parametrize("options", ALL_PATHS, ids=["in-place", "queued", "served"])
@@ -126,7 +128,7 @@ async def test_a_pool_whose_own_step_breaks_the_index_is_empty_again() -> None:
         held = lanes.occupy(incarnation, prompt(2))
         assert (depth(lanes), lanes.statistics().crashes) == (0, 1)
         held.close()
-        lanes.occupy(incarnation, prompt(2))
+        lanes.occupy(incarnation, prompt(2)).close()
         assert depth(lanes) == 2
 
 
@@ -142,6 +144,70 @@ async def test_bad_numbers_are_refused_at_the_call() -> None:
                 held.grow(private_blocks=-2)
             with pytest.raises(ValueError, match="got 5 bytes"):
                 held.grow(b"short")
+            with pytest.raises(TypeError, match="packed block hashes are bytes, got '8 chars!'"):
+                held.grow("8 chars!")  # type: ignore[arg-type]
+        with pytest.raises(BlockSizeMismatch):
+            lanes.occupy(incarnation, Prompt(range(8), 2))
+
+
+async def test_steps_of_pools_count_against_the_capacity_and_are_dropped_when_it_is_full() -> None:
+    """2,000 requests behind a slow backend once queued 4,001 steps, whatever the capacity."""
+    backends = Backends(lambda: GatedBackend(gated=True))
+    async with checked_lanes(backends, lanes=1, queue_capacity=4) as lanes:
+        incarnation = lanes.attach(A)
+        lanes.set_capacity(incarnation, 10)
+        lanes.post(confirmed(A, 1, 5))
+        await wait_all_tasks_blocked()  # the backend has the post, and works on it
+        kept = [lanes.occupy(incarnation, prompt(2, family)) for family in range(4)]
+        lost = [lanes.occupy(incarnation, prompt(2, 9)) for _ in range(100)]
+        kept[0].grow(prompt(3).blocks[16:])
+        kept[0].grow(prompt(4).blocks[24:])
+        for lease in [*kept, *lost]:
+            lease.close()
+        (lane,) = lanes.statistics().lanes
+        assert (lane.depth, lane.posts_dropped) == (4 + 4 + 1, 100 + 1)
+        backends.current.open()
+        await lanes.flush()
+        assert depth(lanes) == 2  # what would have come behind a dropped growth is not there
+        assert lanes.overlap(prompt(2, 9)).of(A) == 0
+        assert lanes.statistics().lanes[0].depth == 0
+
+
+async def test_a_step_that_the_index_refuses_is_logged_and_its_lane_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    factory = Factory()
+    async with checked_lanes(factory, in_place=False) as lanes:
+        incarnation = lanes.attach(A)
+        lanes.set_capacity(incarnation, 10)
+        await lanes.flush()
+
+        def refuse(name: str) -> None:
+            if name == "apply":
+                factory.current.before = lambda _: None
+                raise IndexerError("not today")
+
+        factory.current.before = refuse
+        with lanes.occupy(incarnation, prompt(1)):
+            assert await lanes.apply(confirmed(A, 1, 3)) == Applied(applied=1)
+        assert lanes.statistics().crashes == 0
+    assert "not today" in caplog.text
+
+
+async def test_a_lease_that_gets_lost_says_so_and_releases_nothing() -> None:
+    async with checked_lanes(lanes=1) as lanes:
+        incarnation = lanes.attach(A)
+        lanes.set_capacity(incarnation, 2)
+        held = lanes.occupy(incarnation, prompt(2))
+        with pytest.warns(ResourceWarning, match="a capacity lease on a was never closed"):
+            del held
+        gc.collect()
+        lanes.occupy(incarnation, prompt(1, 3)).close()
+        assert depth(lanes) == 2
+        old = lanes.occupy(incarnation, prompt(1, 4))
+        await lanes.reset(A)
+        del old  # it counts no more
+        gc.collect()
 
 
 async def test_closed_lanes_take_no_more_steps() -> None:

@@ -5,7 +5,17 @@ from trio.testing import MockClock, assert_no_checkpoints
 
 from kvlanes.indexer import Applied
 from kvlanes.nursery import DirectLane, LaneCrashed, StaleIncarnation
-from tests.nursery.scenes import A, B, Factory, breaks_on, confirmed, leased, prompt, small_index
+from tests.nursery.scenes import (
+    A,
+    B,
+    Factory,
+    HookedIndex,
+    breaks_on,
+    confirmed,
+    leased,
+    prompt,
+    small_index,
+)
 
 
 async def test_a_lease_ends_when_somebody_looks(mock_clock: MockClock) -> None:
@@ -59,5 +69,24 @@ async def test_a_crash_leaves_an_empty_index() -> None:
 
 
 async def test_a_negative_ttl_is_refused() -> None:
-    with pytest.raises(ValueError, match="ttl_seconds must be >= 0, got -1"):
+    with pytest.raises(ValueError, match=r"ttl_seconds must be .*, got -1"):
         DirectLane(small_index, ttl_seconds=-1)
+
+
+async def test_leases_that_the_factory_brings_along_end_too(mock_clock: MockClock) -> None:
+    def filled() -> HookedIndex:
+        made.append(HookedIndex())
+        made[-1].apply(leased(A, 3, 5.0), 0.0)
+        return made[-1]
+
+    made: list[HookedIndex] = []
+    lane = DirectLane(filled)
+    lane.attach(A)
+    mock_clock.jump(4.0)
+    assert lane.overlap(prompt(3)).of(A) == 3
+    mock_clock.jump(1.0)
+    assert lane.overlap(prompt(3)).of(A) == 0
+    made[-1].before = breaks_on("apply")
+    with pytest.raises(LaneCrashed):
+        lane.apply(confirmed(A, 1))
+    assert lane.overlap(prompt(3)).of(A) == 0  # it was due before it came

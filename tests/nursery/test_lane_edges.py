@@ -7,8 +7,25 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from kvlanes.indexer import Rank
-from kvlanes.nursery import LaneBusy, LaneClosed, LaneCrashed, LaneSet, TaskReceiver
+from kvlanes.indexer import (
+    IndexerError,
+    RadixIndex,
+    Remove,
+    Store,
+    Tier,
+    TierBlocks,
+    TieredOverlap,
+    TierIndex,
+)
+from kvlanes.nursery import (
+    DumpUnavailable,
+    LaneClosed,
+    LaneCrashed,
+    LaneSet,
+    StaleIncarnation,
+    TaskReceiver,
+)
+from kvlanes.nursery._masked import without
 from tests.indexer.oracle import Oracle
 from tests.nursery.scenes import (
     A,
@@ -19,6 +36,7 @@ from tests.nursery.scenes import (
     breaks_on,
     checked_lanes,
     confirmed,
+    depth,
     leased,
     prompt,
     small_index,
@@ -201,15 +219,97 @@ async def test_closing_without_time_to_drain_tells_who_is_left() -> None:
     assert ends == ["the lanes closed before this was applied"]
 
 
-class Dumping(GatedBackend):
-    def dump(self, now: float) -> list[Rank]:
-        return sorted(self.oracle.ranks)
-
-
-async def test_a_backend_that_waits_is_dumped_only_where_it_may_be_read() -> None:
-    async with checked_lanes(Backends(Dumping)) as lanes:
+async def test_a_dump_of_a_backend_that_waits_is_refused_by_name() -> None:
+    """It would turn guesses into confirmed coverage, and lose the engines' names."""
+    async with checked_lanes(Backends()) as lanes:
         lanes.post(leased(A, 1))
-        assert await lanes.dump() == [A]
-    async with checked_lanes(Backends(lambda: Dumping(reads_in_caller=False))) as lanes:
-        with pytest.raises(LaneBusy, match="cannot be dumped"):
+        with pytest.raises(DumpUnavailable, match="leases and engines' names"):
             await lanes.dump()
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in-place", "queued"])
+async def test_calls_that_fail_let_others_run_too(in_place: bool) -> None:
+    async with checked_lanes(in_place=in_place) as lanes, trio.open_nursery() as nursery:
+        old = lanes.attach(A)
+        await lanes.reset(A)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(others)
+        for _ in range(320):
+            with pytest.raises(StaleIncarnation):
+                await lanes.apply(leased(A, 1), old)
+        assert turns >= 9
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_caller_got_wrong_leaves_the_index_as_it_is() -> None:
+    async with checked_lanes(lambda: RadixIndex(1)) as lanes:
+        await lanes.apply(confirmed(B, 3))
+        await lanes.apply(confirmed(A, 3))
+        bad: list[Any] = [
+            Store(A, None, bytearray(8), [1]),  # type: ignore[arg-type]
+            Store(A, [1], prompt(1, 1).blocks, [1]),  # type: ignore[arg-type]
+            Store(A, None, prompt(1, 1).blocks, ["one"]),  # type: ignore[list-item]
+            Remove(A, [None]),  # type: ignore[list-item]
+        ]
+        for mutation in bad:
+            with pytest.raises(IndexerError):
+                await lanes.apply(mutation)
+        assert lanes.statistics().crashes == 0
+        assert lanes.overlap(prompt(3)).scores() == {A: 3, B: 3}
+
+
+async def test_a_member_without_a_rank_does_not_keep_its_batch_from_being_tried() -> None:
+    async with checked_lanes(lanes=1) as lanes:
+        nowhere = confirmed(A, 1)._replace(rank="a")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a rank is a Rank"):
+            await lanes.apply_many([confirmed(A, 1), nowhere, confirmed(A, 2)])
+        assert depth(lanes) == 2
+        statistics = lanes.statistics()
+        assert (statistics.total("applied"), statistics.total("rejected")) == (2, 1)
+
+
+async def test_every_refusal_of_closed_lanes_is_counted() -> None:
+    async with checked_lanes(lanes=1) as lanes:
+        lanes.attach(A)
+    with pytest.raises(LaneClosed):
+        await lanes.apply(leased(A, 1))
+    with pytest.raises(LaneClosed):
+        lanes.apply_nowait(leased(A, 1))
+    with pytest.raises(LaneClosed):
+        await lanes.apply_many([leased(A, 1), leased(A, 2)])
+    assert lanes.statistics().total("rejected") == 4
+
+
+async def test_a_batch_waits_for_room_and_not_for_each_member() -> None:
+    """Behind a full queue each member once waited until the one before was applied."""
+    backends = Backends(lambda: GatedBackend(gated=True))
+    async with checked_lanes(backends, lanes=1, queue_capacity=4) as lanes:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lanes.apply_many, [confirmed(A, n) for n in range(1, 9)])
+            for applied in range(1, 9):
+                await wait_all_tasks_blocked()
+                (lane,) = lanes.statistics().lanes
+                left = 9 - applied
+                assert (lane.depth, lane.waiting_for_room) == (min(left, 5), int(left > 5))
+                backends.current.open(1)
+        assert depth(lanes) == 8
+
+
+async def test_tiers_stay_apart_while_somebody_leaves() -> None:
+    index = TierIndex(RadixIndex(1))
+    names = prompt(4).sequence_hashes
+    index.apply(Store(A, None, prompt(1).blocks, names[:1]), 0.0, Tier.DEVICE)
+    index.apply(Store(A, names[0], prompt(4).blocks[8:], names[1:]), 0.0, Tier.HOST)
+    index.apply(Store(B, None, prompt(3).blocks, names[:3]), 0.0, Tier.HOST)
+    seen: Any = without(index.overlap(prompt(4)), {B})
+    assert isinstance(seen, TieredOverlap)
+    assert seen.tiers(A) == TierBlocks(device=1, host=3)
+    assert seen.tiers(B) == TierBlocks()
+    assert (seen.scores(), seen.best(), seen.of(B)) == ({A: 4}, 4, 0)

@@ -13,6 +13,7 @@ from kvlanes.nursery import (
     LaneClosed,
     LaneCrashed,
     LaneSet,
+    LaneTask,
     StaleIncarnation,
     TaskReceiver,
 )
@@ -305,3 +306,78 @@ async def test_a_prompt_of_another_block_size_is_refused() -> None:
     async with checked_lanes(Backends(), lanes=1) as lanes:
         with pytest.raises(BlockSizeMismatch):
             lanes.overlap(Prompt([1, 2], 2))
+
+
+class Stubborn(GatedBackend):
+    """Ignores its cancellation until `let_go`."""
+
+    def __init__(self, let_go: trio.Event) -> None:
+        super().__init__()
+        self.let_go = let_go
+
+    async def do(self, task: LaneTask) -> None:
+        with trio.CancelScope(shield=True):
+            await self.let_go.wait()
+        await super().do(task)
+
+
+async def test_callers_of_closing_lanes_do_not_wait_for_a_backend_that_ignores_cancellation(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    let_go = trio.Event()
+    told: list[float] = []
+
+    async def call(lanes: LaneSet, rank: Rank) -> None:
+        with pytest.raises(LaneClosed):
+            await lanes.apply(confirmed(rank, 1))
+        told.append(trio.current_time())
+
+    async def flush(lanes: LaneSet) -> None:
+        with pytest.raises(LaneClosed):
+            await lanes.flush()
+        told.append(trio.current_time())
+
+    async def owner(calls: trio.Nursery) -> None:
+        stubborn = Backends(lambda: Stubborn(let_go))
+        async with checked_lanes(stubborn, lanes=1, drain_seconds=5.0) as lanes:
+            for rank in (A, B):
+                calls.start_soon(call, lanes, rank)
+            calls.start_soon(flush, lanes)
+            await wait_all_tasks_blocked()
+
+    async def release() -> None:
+        await trio.sleep(26.0)
+        let_go.set()
+
+    started = trio.current_time()
+    async with trio.open_nursery() as calls:
+        calls.start_soon(release)
+        await owner(calls)
+    assert told == [started + 5.0] * 3
+    assert trio.current_time() == started + 26.0
+    assert caplog.text.count("1 lanes wait for their backend to end") == 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_backend_that_fails_while_it_is_cancelled_does_not_end_its_owner(
+    nested: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise Broken
+
+    async def serve(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        if not nested:
+            await fail_at_the_end()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_at_the_end)
+            await tasks.receive()
+            await trio.sleep_forever()
+
+    async with checked_lanes(scripted(serve), lanes=1, drain_seconds=0) as lanes:
+        lanes.post(confirmed(A, 1))
+        await wait_all_tasks_blocked()
+    assert "a backend failed while its lane" in caplog.text
+    assert "Broken" in caplog.text
