@@ -101,6 +101,36 @@ async def test_an_error_in_a_group_with_a_cancellation_is_an_error(
         await run_branches([nested, branch(1, 9)])
 
 
+async def test_an_error_beside_its_own_cancellation_is_a_second_error(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def breaks() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError
+
+    async def nested() -> int:
+        async with trio.open_nursery() as inner:
+            inner.start_soon(trio.sleep_forever)
+            inner.start_soon(breaks)
+        return 0
+
+    with pytest.raises(ValueError, match="branch -1"):
+        await run_branches([nested, branch(-1, 1)])
+    assert "branch 0 failed too, with ExceptionGroup" in caplog.text
+
+
+async def test_what_is_no_error_goes_on_without_the_error_beside_it() -> None:
+    async def leaves() -> int:
+        raise BaseExceptionGroup("g", [SystemExit(3), OSError()])
+
+    with pytest.RaisesGroup(SystemExit, flatten_subgroups=True):
+        await run_branches([leaves])
+
+
 async def test_a_cancelled_caller_cancels_all(autojump_clock: MockClock) -> None:
     gates = [WorkGate[int]() for _ in range(6)]
     with trio.move_on_after(1) as scope:
