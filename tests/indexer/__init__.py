@@ -2,7 +2,14 @@
 
 import pytest
 
-CONTRACT = ("contract", "contract_dump", "contract_leases", "contract_long", "contract_ranks")
+CONTRACT = (
+    "contract",
+    "contract_dump",
+    "contract_guesses",
+    "contract_leases",
+    "contract_long",
+    "contract_ranks",
+)
 
 for _module in (*CONTRACT, "machines"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")

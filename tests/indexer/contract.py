@@ -3,6 +3,7 @@
 Run it against a backend of yours: name a fixture `make_index` and collect the classes.
 
     from tests.indexer.contract import CoverageContract as TestMyCoverage
+    from tests.indexer.contract_guesses import GuessContract as TestMyGuesses
     from tests.indexer.contract_leases import LeaseContract as TestMyLeases
     from tests.indexer.contract_long import LongContract as TestMyLongChains
     from tests.indexer.contract_ranks import NameContract as TestMyNames
@@ -16,8 +17,9 @@ Run it against a backend of yours: name a fixture `make_index` and collect the c
 `make_index()` answers an empty index of 16 tokens a block with the methods of `ContractIndex`.
 A backend without leases of its own takes part through `LeaseTable`, which brings leases, names,
 digest, statistics and dumps along (`tests/indexer/backends.py` has one in twenty lines), or leaves
-`LeaseContract` out. `DumpContract` wants a fixture `make_dumped`. The definitions behind all of
-this stand in `tests/indexer/oracle.py`; `tests/indexer/machines.py` compares step by step.
+`LeaseContract` and `GuessContract` out. `DumpContract` wants a fixture `make_dumped`. The
+definitions behind all of this stand in `tests/indexer/oracle.py`; `tests/indexer/machines.py`
+compares step by step.
 """
 
 from array import array

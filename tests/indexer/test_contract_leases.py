@@ -4,9 +4,10 @@ import pytest
 
 from tests.indexer.backends import LEASED
 from tests.indexer.contract import MakeIndex
+from tests.indexer.contract_guesses import GuessContract as TestGuesses
 from tests.indexer.contract_leases import LeaseContract as TestLeases
 
-__all__ = ["TestLeases"]
+__all__ = ["TestGuesses", "TestLeases"]
 
 
 @pytest.fixture(params=LEASED)

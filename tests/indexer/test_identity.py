@@ -9,7 +9,6 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from kvlanes.indexer import (
     BlockSizeInvalid,
     EngineHashInvalid,
     IndexerError,
-    Lease,
     MultimodalInvalid,
     PackedLengthInvalid,
     Prompt,
@@ -324,35 +322,3 @@ def test_engine_hash_is_unsigned_whatever_the_engine_says() -> None:
 def test_other_engine_hashes_are_refused(value: Any) -> None:
     with pytest.raises(EngineHashInvalid, match="64-bit"):
         engine_hash(value)
-
-
-@pytest.mark.parametrize("seconds", [-1.0, -0.001, float("nan")])
-def test_lease_refuses_negative_and_nan(seconds: float) -> None:
-    with pytest.raises(ValueError, match="ttl_seconds must be >= 0"):
-        Lease(seconds)
-    with pytest.raises(ValueError, match="age_seconds must be >= 0"):
-        Lease(1.0, seconds)
-
-
-def test_lease_takes_zero_and_infinity_but_a_finite_age() -> None:
-    assert Lease(0.0).ttl_seconds == 0.0
-    assert Lease(float("inf")).ttl_seconds == float("inf")
-    assert Lease().ttl_seconds is None
-    with pytest.raises(ValueError, match="age_seconds must be finite"):
-        Lease(1.0, float("inf"))
-
-
-@pytest.mark.parametrize("seconds", ["5", Decimal(5), [5]], ids=str)
-def test_seconds_that_are_no_number_are_refused(seconds: Any) -> None:
-    """At once, not by whatever index adds them up."""
-    with pytest.raises(TypeError, match="ttl_seconds must be a number"):
-        Lease(seconds)
-    with pytest.raises(TypeError, match="age_seconds must be a number"):
-        Lease(1.0, age_seconds=seconds)
-
-
-def test_seconds_that_no_float_can_hold_are_refused() -> None:
-    with pytest.raises(ValueError, match="ttl_seconds must be >= 0 and fit in a float, got 1000"):
-        Lease(10**400)
-    with pytest.raises(ValueError, match="age_seconds must be >= 0 and fit in a float, got 1000"):
-        Lease(1.0, age_seconds=10**400)

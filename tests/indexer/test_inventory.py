@@ -19,6 +19,7 @@ RANKS = "indexer/contract_ranks.py::RankContract"
 NAMES = "indexer/contract_ranks.py::NameContract"
 OVERLAP = "indexer/contract_ranks.py::OverlapContract"
 LONG = "indexer/contract_long.py::LongContract"
+GUESSES = "indexer/contract_guesses.py::GuessContract"
 LEASES = "indexer/contract_leases.py::LeaseContract"
 CAPACITY = "indexer/test_capacity.py"
 POOLS = "nursery/test_capacity_lanes.py"
@@ -109,7 +110,7 @@ COVERED = {
     "a routing decision makes a match": [f"{LEASES}::test_guess_makes_coverage_that_ends"],
     "hashes that do not fit together are refused": [
         f"{COVERAGE}::test_malformed_store_is_refused_before_it_writes",
-        f"{LEASES}::test_malformed_guess_is_refused_before_it_writes",
+        f"{GUESSES}::test_malformed_guess_is_refused_before_it_writes",
     ],
     "expiry removes": [f"{LEASES}::test_guess_makes_coverage_that_ends"],
     "removing a rank or a worker cleans its timers": [
