@@ -36,7 +36,7 @@ LANES = [
     f"tests/nursery/test_{name}.py"
     for name in (
         *("lane_order", "departures", "lane_life", "served_lanes", "settlement", "capacity_lanes"),
-        *("lane_edges", "direct", "blocking", "schedules"),
+        *("lane_edges", "direct", "blocking", "interrupts", "schedules"),
     )
 ]
 DISPATCH = [f"tests/nursery/test_dispatch{part}.py" for part in ("", "_endings", "_failures")]
@@ -61,8 +61,16 @@ COVERED = {
     "nursery/_masked.py": LANES,
     "nursery/_direct.py": LANES,
     "nursery/_dispatch.py": DISPATCH,
+    "nursery/_branches.py": DISPATCH,
     "admission/_gate.py": GATE,
+    "admission/_permit.py": GATE,
+    "admission/_threads.py": GATE,
+    "admission/_line.py": GATE,
     "indexer/_lease_table.py": LEASES,
+    "indexer/_lease_holding.py": LEASES,
+    "indexer/_lease_timers.py": LEASES,
+    "indexer/_radix_holder.py": LEASES,
+    "indexer/_radix_tree.py": LEASES,
     "indexer/_radix_lease.py": LEASES,
     "indexer/_radix_timers.py": LEASES,
 }
