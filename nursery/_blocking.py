@@ -27,6 +27,7 @@ class ThreadReceiver:
     _old_loop: bool
     # Shielded: the thread is told that it is over, and only then does its time begin to run.
     joining: trio.CancelScope = attrs.Factory(lambda: trio.CancelScope(shield=True))
+    began: bool = False  # written by the thread
     _inbox: "queue.SimpleQueue[LaneTask | None]" = attrs.Factory(queue.SimpleQueue)
     _ready: trio.Event = attrs.Factory(trio.Event)  # for the next task
 
@@ -149,9 +150,13 @@ class BlockingBackend:
     async def _run(self, thread: ThreadReceiver, serving: trio.CancelScope) -> None:
         with thread.joining:
             await trio.to_thread.run_sync(
-                self._server.serve, thread, limiter=self._limiter, abandon_on_cancel=True
+                self._serve_in_thread, thread, limiter=self._limiter, abandon_on_cancel=True
             )
-        if thread.joining.cancelled_caught:
+        if thread.joining.cancelled_caught and thread.began:  # or it only waited for its turn
             self.abandoned += 1
             logger.warning("gave up on a lane's thread; %d are alive", self.live_threads)
         serving.cancel()  # it ended by itself: nobody is left to hand tasks to
+
+    def _serve_in_thread(self, thread: ThreadReceiver) -> None:
+        thread.began = True
+        self._server.serve(thread)

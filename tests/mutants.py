@@ -61,7 +61,7 @@ COVERED = {
     "nursery/_masked.py": LANES,
     "nursery/_direct.py": LANES,
     "nursery/_dispatch.py": DISPATCH,
-    "nursery/_branches.py": DISPATCH,
+    "nursery/_branches.py": [*DISPATCH, "tests/nursery/test_dispatch_branches.py"],
     "admission/_gate.py": GATE,
     "admission/_permit.py": GATE,
     "admission/_threads.py": GATE,

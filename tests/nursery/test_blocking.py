@@ -162,6 +162,22 @@ async def test_a_thread_that_does_not_end_is_abandoned_and_reported(
     await until(lambda: not made[0].live_threads)
 
 
+async def test_a_lane_that_only_waited_for_a_thread_abandons_none() -> None:
+    gate, stuck = threading.Event(), threading.Event()
+
+    def hang(server: BlockingServer, tasks: ThreadReceiver) -> None:
+        stuck.set()
+        gate.wait()
+
+    backend = BlockingBackend(BlockingServer(hang), threads=1, join_seconds=0.05)
+    async with checked_lanes(lambda: backend, lanes=2, drain_seconds=0):
+        with trio.fail_after(30):
+            await trio.to_thread.run_sync(stuck.wait)
+    assert (backend.abandoned, backend.live_threads) == (1, 1)
+    gate.set()
+    await until(lambda: not backend.live_threads)
+
+
 async def test_reads_in_the_lane_reach_the_thread() -> None:
     def in_lane() -> BlockingBackend:
         server = BlockingServer(well)
