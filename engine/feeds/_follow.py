@@ -283,7 +283,7 @@ class Follower:
         self.cursor.advance(frame)
         self._note(batch, ledger)
         for applied, duplicates, missing_parent, unknown in results:
-            self._work += applied + duplicates + unknown
+            self._work += applied + duplicates + missing_parent + unknown
             if missing_parent:
                 self._require_coverage(ledger.rank)
         await self._breathe()
