@@ -43,9 +43,10 @@ class Step:
         now = trio.current_time()
         lease = None
         if isinstance(mutation, Store):
-            rank, parent, blocks, names, lease = mutation
+            lease = mutation.lease
             if lease is not None and lease.ttl_seconds is None:
                 lease = self._default(lease)
+                rank, parent, blocks, names, _ = mutation
                 mutation = Store(rank, parent, blocks, names, lease)
         try:
             applied = self.owner.apply(mutation, now)
@@ -54,8 +55,9 @@ class Step:
             raise
         counts.applied += 1
         if lease is not None:
-            counts.leases_granted += applied.applied
-            counts.leases_refreshed += applied.duplicates
+            granted, refreshed, _, _ = applied
+            counts.leases_granted += granted
+            counts.leases_refreshed += refreshed
             deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
             if deadline < self.queue.wake_at:
                 self.queue.wake_by(max(now, deadline))
