@@ -73,14 +73,12 @@ class Execution:
         limits: What a request may ask for.
         max_candidates: What the models can tell apart in one question.
         fanout: Siblings of a first branch that run at once.
-        preflight_slots: Threads that prepare requests; none free is a refusal.
         recent: Where decisions are noted for whoever looks at the page.
     """
 
     limits: DecisionLimits
     max_candidates: int
     fanout: int
-    preflight_slots: int
     recent: Recent
 
     async def run(
@@ -119,8 +117,8 @@ class Execution:
     async def _results(
         self, model: Model, decision: Decision, namespace: str, request: Request, body: bytes
     ) -> Outcome | Sequence[_Result]:
-        threads = model.engine.gate.statistics()
-        if threads.threads + threads.waiting_for_thread >= self.preflight_slots:
+        gate = model.engine.gate
+        if gate.busy_preflight_slots >= gate.preflight_slots:
             raise DecisionError(PREFLIGHT_BUSY)
         plan = await request.preflight(model.prepare, decision, namespace, self.limits, body)
         job = _Job(model, decision, plan, namespace, request)

@@ -116,7 +116,6 @@ def _execution(settings: Settings, recent: Recent) -> Execution:
         ),
         settings.max_candidates,
         settings.fanout,
-        settings.preflight_slots,
         recent,
     )
 
