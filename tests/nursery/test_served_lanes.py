@@ -309,22 +309,17 @@ async def test_a_prompt_of_another_block_size_is_refused() -> None:
 
 
 class Stubborn(GatedBackend):
-    """Ignores its cancellation until `let_go`."""
-
-    def __init__(self, let_go: trio.Event) -> None:
-        super().__init__()
-        self.let_go = let_go
+    """Ignores its cancellation for 26 seconds."""
 
     async def do(self, task: LaneTask) -> None:
         with trio.CancelScope(shield=True):
-            await self.let_go.wait()
+            await trio.sleep(26.0)
         await super().do(task)
 
 
 async def test_callers_of_closing_lanes_do_not_wait_for_a_backend_that_ignores_cancellation(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    let_go = trio.Event()
     told: list[float] = []
 
     async def call(lanes: LaneSet, rank: Rank) -> None:
@@ -338,20 +333,15 @@ async def test_callers_of_closing_lanes_do_not_wait_for_a_backend_that_ignores_c
         told.append(trio.current_time())
 
     async def owner(calls: trio.Nursery) -> None:
-        stubborn = Backends(lambda: Stubborn(let_go))
-        async with checked_lanes(stubborn, lanes=1, drain_seconds=5.0) as lanes:
+        async with checked_lanes(Backends(Stubborn), lanes=1, drain_seconds=5.0) as lanes:
             for rank in (A, B):
                 calls.start_soon(call, lanes, rank)
+            await wait_all_tasks_blocked()
             calls.start_soon(flush, lanes)
             await wait_all_tasks_blocked()
 
-    async def release() -> None:
-        await trio.sleep(26.0)
-        let_go.set()
-
     started = trio.current_time()
     async with trio.open_nursery() as calls:
-        calls.start_soon(release)
         await owner(calls)
     assert told == [started + 5.0] * 3
     assert trio.current_time() == started + 26.0
