@@ -174,7 +174,7 @@ class RadixIndex:
         node = tree.root.kids.get(blocks[:8])
         if node is not None and node.held and node.edge == blocks:
             # One segment is the whole prompt: a third faster than the walk.
-            return RadixOverlap([len(blocks) >> 3], [node.held], tree.table)
+            return RadixOverlap((len(blocks) >> 3,), (node.held,), tree.table)
         depths, masks = walk(node, blocks)
         return RadixOverlap(depths, masks, tree.table)
 

@@ -1,6 +1,6 @@
 """The read side: one walk along a prompt, and the lazy value it leaves."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from kvlanes.indexer._mutations import Rank
 from kvlanes.indexer._radix_holder import SlotTable
@@ -16,7 +16,7 @@ class RadixOverlap:
 
     __slots__ = ("_depths", "_masks", "_table")
 
-    def __init__(self, depths: list[int], masks: list[int], table: SlotTable) -> None:
+    def __init__(self, depths: Sequence[int], masks: Sequence[int], table: SlotTable) -> None:
         self._depths = depths
         self._masks = masks
         self._table = table
