@@ -7,6 +7,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Rank
+from kvlanes.nursery._owner import IndexOwner
 from kvlanes.nursery._queue import Barrier, CapacityChange, Entry, LaneQueue
 from kvlanes.nursery._statistics import LaneStatistics
 from kvlanes.nursery._step import Step
@@ -26,12 +27,17 @@ class Lane:
     queue: LaneQueue
     in_place: bool = True  # False: every mutation queues, for comparisons and tests
     scope: trio.CancelScope = attrs.Factory(lambda: trio.CancelScope(shield=True))
+    _owner: IndexOwner = attrs.field(init=False)
+
+    @_owner.default
+    def _owner_of_the_step(self) -> IndexOwner:
+        return self.step.owner
 
     @property
     def idle(self) -> bool:
         """Whether a caller may apply in place: then its mutation is the next one in order."""
         queue = self.queue
-        return self.in_place and not (queue.entries or self.step.owner.busy or queue.closed)
+        return self.in_place and not (queue.entries or self._owner.busy or queue.closed)
 
     def pass_barrier(self, barrier: Barrier) -> None:
         """Arrive now if nothing is ahead, else in turn. Never a checkpoint."""

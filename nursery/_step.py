@@ -56,8 +56,10 @@ class Step:
         counts.applied += 1
         if lease is not None:
             granted, refreshed, _, _ = applied
-            counts.leases_granted += granted
-            counts.leases_refreshed += refreshed
+            if granted:
+                counts.leases_granted += granted
+            if refreshed:
+                counts.leases_refreshed += refreshed
             deadline = now + lease.ttl_seconds - lease.age_seconds  # type: ignore[operator]
             if deadline < self.queue.wake_at:
                 self.queue.wake_by(max(now, deadline))
