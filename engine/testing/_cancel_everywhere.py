@@ -101,6 +101,10 @@ class _EveryStep(trio.abc.Instrument):
         self._check = check
         self.error: Exception | None = None
 
+    def before_task_step(self, task: Task) -> None:
+        # Between two steps a deadline may pass, and what leaves because of it may let others in.
+        self.after_task_step(task)
+
     def after_task_step(self, task: Task) -> None:
         # Trio only logs what an instrument raises, so the first error is kept.
         try:
@@ -112,7 +116,7 @@ class _EveryStep(trio.abc.Instrument):
 
 @contextmanager
 def at_every_step(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` after every step of every task; raise its first error at the end.
+    """Call `check` before and after every step of every task; raise its first error at the end.
 
     To be entered in a running Trio loop. `check` must be synchronous and start nothing.
     """
