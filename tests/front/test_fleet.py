@@ -77,7 +77,8 @@ async def test_a_kill_in_a_busy_fleet_of_four_balances_the_books(stage: str) -> 
         async with trio.open_nursery() as nursery:
             for number in range(24):
                 nursery.start_soon(ask, number)
-        assert set(statuses) <= {200, 429, 503}  # 429: more come at once than threads prepare, statuses
+        # 429: more come at once than threads prepare.
+        assert set(statuses) <= {200, 429, 503}, statuses
         assert statuses[200] >= 20, "each kill costs one request at most"
         assert [fake.deaths for fake in fakes] == [1, 1, 1, 1]
         await fronted.balanced()
