@@ -79,7 +79,7 @@ async def test_a_kill_in_a_busy_fleet_of_four_balances_the_books(stage: str) -> 
                 nursery.start_soon(ask, number)
         # 429: more come at once than threads prepare.
         assert set(statuses) <= {200, 429, 503}, statuses
-        assert statuses[200] >= 20, "each kill costs one request at most"
+        assert statuses[503] <= 4, "each kill costs one request at most"
         assert [fake.deaths for fake in fakes] == [1, 1, 1, 1]
         await fronted.balanced()
 
