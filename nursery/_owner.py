@@ -9,11 +9,8 @@ import attrs
 import trio
 
 from kvlanes.indexer import (
-    Applied,
     Expired,
     IndexBackend,
-    IndexerError,
-    Mutation,
     Overlap,
     Prompt,
     Rank,
@@ -45,7 +42,7 @@ class IndexOwner:
     on_crash: Callable[[Exception], None]
     index: IndexBackend
     busy: bool = False
-    _departures: list[tuple[str, int | None]] = attrs.Factory(list)
+    departures: list[tuple[str, int | None]] = attrs.Factory(list)
 
     reads_in_caller: bool = attrs.field(default=True, init=False)
 
@@ -65,20 +62,10 @@ class IndexOwner:
         tell = getattr(self.index, "statistics", None)
         return 0 if tell is None else int(getattr(tell(), "leased_blocks", 0))
 
-    def apply(self, mutation: Mutation, now: float) -> Applied:
-        """One mutation, all of it or none of it; an index that breaks is replaced."""
-        self.busy = True
-        try:
-            return self.index.apply(mutation, now)
-        except IndexerError:
-            raise  # refused before its first write
-        except Exception as error:
-            self.on_crash(error)
-            raise crashed(error) from error
-        finally:
-            self.busy = False
-            if self._departures:
-                self._catch_up()
+    def broke(self, error: Exception) -> LaneCrashed:
+        """Have the broken index replaced, in the write that broke it; what its caller is told."""
+        self.on_crash(error)
+        return crashed(error)
 
     def expire(self, now: float, ranks: Collection[Rank]) -> Expired:
         """One slice of expiry; after a crash there is nothing left to expire."""
@@ -88,7 +75,7 @@ class IndexOwner:
     def drop(self, worker_id: str, dp_rank: int | None) -> None:
         """Retire ranks now, or at the end of the write that runs."""
         if self.busy:
-            self._departures.append((worker_id, dp_rank))
+            self.departures.append((worker_id, dp_rank))
         else:
             self._guarded(lambda: self.index.drop(worker_id, dp_rank), 0)
 
@@ -101,12 +88,12 @@ class IndexOwner:
             return crashed_result
         finally:
             self.busy = False
-            if self._departures:
-                self._catch_up()
+            if self.departures:
+                self.catch_up()
 
-    def _catch_up(self) -> None:
-        while self._departures:
-            self.drop(*self._departures.pop(0))
+    def catch_up(self) -> None:
+        while self.departures:
+            self.drop(*self.departures.pop(0))
 
     def replace(self) -> None:
         """Put an empty index in the place of the broken one."""

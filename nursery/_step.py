@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 import attrs
-import trio
-from trio.lowlevel import enable_ki_protection
+from trio.abc import Clock
+from trio.lowlevel import current_clock, enable_ki_protection
 
-from kvlanes.indexer import Applied, CapacityModel, Lease, Mutation, Rank, Store
+from kvlanes.indexer import Applied, CapacityModel, IndexerError, Lease, Mutation, Rank, Store
 from kvlanes.nursery._errors import LaneCrashed
 from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._owner import IndexOwner, logger
@@ -26,6 +26,7 @@ class Step:
     default_lease: Lease
     queue: LaneQueue
     ranks: set[Rank] = attrs.Factory(set)
+    clock: Clock = attrs.Factory(current_clock)  # read without a look-up of the running loop
 
     @enable_ki_protection
     def apply(self, seat: Seat[Any], incarnation: Incarnation, mutation: Mutation) -> Applied:
@@ -36,11 +37,11 @@ class Step:
             IndexerError: The index refused the mutation before writing.
             LaneCrashed: The index broke.
         """
-        counts = self.queue.counts
+        counts, owner = self.queue.counts, self.owner
         if seat.current is not incarnation:
             counts.rejected += 1
             raise seat.stale(incarnation)
-        now = trio.current_time()
+        now = self.clock.current_time()
         lease = None
         if isinstance(mutation, Store):
             lease = mutation.lease
@@ -48,11 +49,19 @@ class Step:
                 lease = self._default(lease)
                 rank, parent, blocks, names, _ = mutation
                 mutation = Store(rank, parent, blocks, names, lease)
+        owner.busy = True
         try:
-            applied = self.owner.apply(mutation, now)
-        except Exception:
+            applied = owner.index.apply(mutation, now)
+        except IndexerError:
             counts.rejected += 1
-            raise
+            raise  # refused before its first write
+        except Exception as error:
+            counts.rejected += 1
+            raise owner.broke(error) from error
+        finally:
+            owner.busy = False
+            if owner.departures:
+                owner.catch_up()
         counts.applied += 1
         if lease is not None:
             granted, refreshed, _, _ = applied
@@ -94,12 +103,12 @@ class Step:
 
     @property
     def expiry_due(self) -> bool:
-        return self.queue.wake_at <= trio.current_time()
+        return self.queue.wake_at <= self.clock.current_time()
 
     @enable_ki_protection
     def expire(self) -> None:
         """End one slice of the leases that are due now. O(slice)."""
-        now, due = trio.current_time(), self.queue.wake_at
+        now, due = self.clock.current_time(), self.queue.wake_at
         if now < due:
             return
         self.queue.wake_at = math.inf

@@ -8,7 +8,9 @@ survives, or if something in there does not.
 """
 
 import ast
+import math
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -19,31 +21,48 @@ from importlib import import_module
 from pathlib import Path
 
 import attrs
-import hypothesis
 import pytest
 import trio
+from hypothesis import Phase, settings
+
+from tests.support import profiles
 
 ROOT = Path(__file__).parent.parent
 ALLOWED = Path(__file__).with_name("mutants_allowed.txt")
 PACKAGES = ("indexer", "admission", "nursery", "engine")
 PROCESSES = 2
-MUTANT_SECONDS = 120.0  # a mutant that takes longer, or waits for nothing, counts as seen
+# A mutant that uses so many times the processor time of the tests without any counts as seen,
+# and so does one that waits for nothing. Wall time would judge the machine's other work too.
+MOST_TIMES, FLOOR_SECONDS = 4.0, 8.0
 IDLE_SECONDS = 8.0
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
-PRELOADED = (hypothesis, trio)  # once here, not in every child
+PRELOADED = (profiles, trio)  # once here, not in every child
 
-LANES = [
-    f"tests/nursery/test_{name}.py"
-    for name in (
-        *("lane_order", "departures", "lane_life", "served_lanes", "settlement", "capacity_lanes"),
-        *("lane_edges", "direct", "blocking", "interrupts", "schedules"),
-    )
-]
-DISPATCH = [f"tests/nursery/test_dispatch{part}.py" for part in ("", "_endings", "_failures")]
-GATE = ["tests/admission"]
-LEASES = ["tests/indexer"]
 
-# Module -> the tests that must see every deletion in it, fast ones first.
+def tests(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
+# Quick ones and likely ones first: the first test that fails ends a run.
+LANES = tests(
+    "nursery",
+    *("lane_order", "departures", "lane_life", "served_lanes", "settlement", "capacity_lanes"),
+    *("lane_edges", "direct", "interrupts", "blocking", "promises", "schedules"),
+)
+DISPATCH = tests("nursery", "dispatch", "dispatch_endings", "dispatch_failures")
+BRANCHES = (*DISPATCH, *tests("nursery", "dispatch_branches"))
+GATE = tests(
+    "admission",
+    *("gate", "line", "permit", "run_blocking", "cancel_everywhere", "checked_engine"),
+    *("types", "promises", "howto", "interrupts", "properties"),
+)
+LEASES = tests(
+    "indexer",
+    *("contract_leases", "lease_table", "lease_values", "dump", "contract_dump", "radix_bounds"),
+    *("contract", "tiers", "radix", "budget", "differential", "radix_machine", "machines"),
+)
+
+# Module -> the tests that must see every deletion in it.
 COVERED = {
     "nursery/_lane.py": LANES,
     "nursery/_lane_set.py": LANES,
@@ -61,11 +80,12 @@ COVERED = {
     "nursery/_masked.py": LANES,
     "nursery/_direct.py": LANES,
     "nursery/_dispatch.py": DISPATCH,
-    "nursery/_branches.py": [*DISPATCH, "tests/nursery/test_dispatch_branches.py"],
+    "nursery/_branches.py": BRANCHES,
     "admission/_gate.py": GATE,
     "admission/_permit.py": GATE,
     "admission/_threads.py": GATE,
     "admission/_line.py": GATE,
+    "admission/_charges.py": GATE,
     "indexer/_lease_table.py": LEASES,
     "indexer/_lease_holding.py": LEASES,
     "indexer/_lease_timers.py": LEASES,
@@ -145,16 +165,21 @@ class Shadow:
     def path(self, module: str) -> Path:
         return self.directory / "kvlanes" / module
 
-    def start(self, tests: list[str], modules: Iterable[str] = ()) -> int:
+    def start(
+        self, covering: Iterable[str], modules: Iterable[str] = (), seconds: float = math.inf
+    ) -> int:
         """Run tests in a child process, which has all but our own packages imported already.
 
-        Its status says whether all of them passed, with each of `modules` loaded from this copy.
+        Its status says whether all of them passed, with each of `modules` loaded from this copy,
+        within so many seconds of processor time.
         """
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
+            limit = resource.RLIM_INFINITY if math.isinf(seconds) else math.ceil(seconds)
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
             for stream in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
             sys.path.insert(0, str(self.directory))
@@ -164,7 +189,7 @@ class Shadow:
             loaded = [
                 import_module(name).__file__ == str(self.path(m)) for name, m in names.items()
             ]
-            status = pytest.main([*OPTIONS, *tests]) if all(loaded) else 2
+            status = pytest.main([*OPTIONS, *covering]) if all(loaded) else 2
         finally:
             os._exit(status)
 
@@ -177,20 +202,21 @@ class Run:
     shadow: Shadow
     mutant: Mutant
     original: str
-    started: float
-    worked: tuple[str, float] = ("", 0.0)  # processor time used, and when that was new
+    used: list[str] = attrs.Factory(list)  # ticks of its own and of its ended children
+    since: float = 0.0  # when it was last seen to work
 
-    def hangs(self, now: float) -> bool:
-        """Out of time, or it has used no processor for so long that it waits for ever."""
+    def waits(self, now: float) -> bool:
+        """It has neither used nor wanted a processor for so long that it waits for ever."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        used = f"{fields[11]} {fields[12]}"
-        if used != self.worked[0]:
-            self.worked = (used, now)
-        return now - self.started > MUTANT_SECONDS or now - self.worked[1] > IDLE_SECONDS
+        if fields[0] == "R" or fields[11:15] != self.used:
+            self.used, self.since = fields[11:15], now
+        return now - self.since > IDLE_SECONDS
 
 
-def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
-    """Run every mutant, one in each copy at a time."""
+def survivors(
+    chosen: list[Mutant], seconds: dict[tuple[str, ...], float], shadows: list[Shadow]
+) -> list[Mutant]:
+    """Run every mutant, one in each copy at a time; `seconds` is what its tests use without."""
     alive: list[Mutant] = []
     running: dict[int, Run] = {}
     free, left = [*shadows], [*reversed(chosen)]
@@ -200,8 +226,9 @@ def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
             path = shadow.path(mutant.module)
             original = path.read_text()
             path.write_text(mutant.source)
-            pid = shadow.start(COVERED[mutant.module])
-            running[pid] = Run(pid, shadow, mutant, original, time.monotonic())
+            covering = COVERED[mutant.module]
+            pid = shadow.start(covering, (), max(FLOOR_SECONDS, MOST_TIMES * seconds[covering]))
+            running[pid] = Run(pid, shadow, mutant, original)
         for pid, run in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -210,10 +237,17 @@ def survivors(chosen: list[Mutant], shadows: list[Shadow]) -> list[Mutant]:
                 run.shadow.path(run.mutant.module).write_text(run.original)
                 print("seen " if status else "ALIVE", run.mutant.line, run.mutant.key, flush=True)
                 alive += [] if status else [run.mutant]
-            elif run.hangs(time.monotonic()):
+            elif run.waits(time.monotonic()):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     return alive
+
+
+def unmutated(covering: tuple[str, ...], modules: list[str], shadow: Shadow) -> float:
+    """The processor time of these tests, all of which pass, in seconds."""
+    _, status, used = os.wait4(shadow.start(covering, modules), 0)
+    assert status == 0, f"{covering} fail without any mutant, or not on the copy"
+    return used.ru_utime + used.ru_stime
 
 
 def allowed() -> dict[str, str]:
@@ -226,12 +260,16 @@ def allowed() -> dict[str, str]:
 def main(modules: list[str]) -> int:
     reasons = allowed()
     chosen = [mutant for module in modules for mutant in mutants(module)]
+    # A property test that fails is enough: nobody reads the smallest example.
+    settings.register_profile(
+        "mutants", settings.get_profile(profiles.PROFILE), phases=[Phase.explicit, Phase.generate]
+    )
+    settings.load_profile("mutants")
     with tempfile.TemporaryDirectory() as directory:
         shadows = [Shadow(Path(directory) / str(number)) for number in range(PROCESSES)]
-        for tests in {tuple(COVERED[module]) for module in modules}:
-            ended = os.waitpid(shadows[0].start([*tests], modules), 0)
-            assert ended[1] == 0, f"{tests} fail without any mutant, or not on the copy"
-        alive = survivors(chosen, shadows)
+        lists = {COVERED[module] for module in modules}
+        seconds = {covering: unmutated(covering, modules, shadows[0]) for covering in lists}
+        alive = survivors(chosen, seconds, shadows)
     unexplained = [mutant for mutant in alive if mutant.key not in reasons]
     for mutant in unexplained:
         print(f"survived, line {mutant.line}: {mutant.key}")
