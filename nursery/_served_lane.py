@@ -52,6 +52,7 @@ class BackendOwner:
 
     make_backend: Callable[[], ServedBackend]
     backend: ServedBackend
+    busy: bool = attrs.field(default=True, init=False)  # its writes are never a caller's
 
     @property
     def block_size(self) -> int:
@@ -102,7 +103,8 @@ class ServedLane:
     queue: LaneQueue
     outbox: Outbox
     scope: trio.CancelScope = attrs.Factory(lambda: trio.CancelScope(shield=True))
-    idle: bool = attrs.field(default=False, init=False)  # no caller ever applies in place
+    idle: bool = attrs.field(default=False, init=False)
+    in_place: bool = attrs.field(default=False, init=False)  # no caller ever applies
     _receiver: TaskReceiver | None = None
     _serving: trio.CancelScope = attrs.Factory(trio.CancelScope)
     _item: Item | None = None  # what the tasks being handed out belong to

@@ -8,7 +8,6 @@ survives, or if something in there does not.
 """
 
 import ast
-import math
 import os
 import resource
 import shutil
@@ -33,7 +32,8 @@ PACKAGES = ("indexer", "admission", "nursery", "engine")
 PROCESSES = 2
 # A mutant that uses so many times the processor time of the tests without any counts as seen,
 # and so does one that waits for nothing. Wall time would judge the machine's other work too.
-MOST_TIMES, FLOOR_SECONDS = 4.0, 8.0
+MOST_TIMES, FLOOR_SECONDS, UNLIMITED = 4, 8, resource.RLIM_INFINITY
+MOST_BYTES = 2 << 30
 IDLE_SECONDS = 8.0
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
 PRELOADED = (profiles, trio)  # once here, not in every child
@@ -166,7 +166,7 @@ class Shadow:
         return self.directory / "kvlanes" / module
 
     def start(
-        self, covering: Iterable[str], modules: Iterable[str] = (), seconds: float = math.inf
+        self, covering: Iterable[str], modules: Iterable[str] = (), seconds: int = UNLIMITED
     ) -> int:
         """Run tests in a child process, which has all but our own packages imported already.
 
@@ -178,8 +178,8 @@ class Shadow:
             return pid
         status = 1
         try:
-            limit = resource.RLIM_INFINITY if math.isinf(seconds) else math.ceil(seconds)
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
             for stream in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
             sys.path.insert(0, str(self.directory))
@@ -227,7 +227,8 @@ def survivors(
             original = path.read_text()
             path.write_text(mutant.source)
             covering = COVERED[mutant.module]
-            pid = shadow.start(covering, (), max(FLOOR_SECONDS, MOST_TIMES * seconds[covering]))
+            most = max(FLOOR_SECONDS, round(MOST_TIMES * seconds[covering]))
+            pid = shadow.start(covering, seconds=most)
             running[pid] = Run(pid, shadow, mutant, original)
         for pid, run in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
