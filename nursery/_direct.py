@@ -17,8 +17,8 @@ class DirectLane:
     """The step of a lane over one synchronous index, without queue, task or nursery.
 
     Every call first ends the leases that are due, all of them: a program that stops calling
-    leaves them where they are, and nobody sees them. The only writer of its index. All methods
-    need a running Trio loop for its clock, and none is ever a checkpoint.
+    leaves them where they are, and nobody sees them. The only writer of its index. It is
+    made and used inside one Trio run, whose clock it keeps; nothing in it is ever a checkpoint.
 
     Args:
         make_index: Called once, and again after each crash of the index it made.
