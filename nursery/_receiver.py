@@ -87,8 +87,9 @@ class TaskReceiver:
         # Before anything is taken, not after: a task must never be lost to a cancellation.
         await trio.lowlevel.checkpoint()
         while True:
-            if self._closed and not self._desk.is_over():
-                raise trio.ClosedResourceError("this receiver's call of serve is over")
+            if self._closed:
+                ended = self._desk.is_over()
+                raise trio.EndOfChannel if ended else trio.ClosedResourceError("serve is over")
             self._task = self._desk.next_task(self)
             if self._task is not None:
                 return self._task
@@ -107,13 +108,13 @@ class TaskReceiver:
 
     @enable_ki_protection
     def _account(self) -> None:
-        task, self._task = self._task, None
+        task = self._task
         if task is None or self._closed:
             return
         if not task.acknowledged:
-            self._closed = True
-            self._task = task  # unsettled: `close` leaves it to the lane
+            self._closed = True  # and the task stays here: `close` says that it is unsettled
             raise AcknowledgementMissing(f"{type(task.work).__name__} was not acknowledged")
+        self._task = None
         self._desk.settle(task)
 
     @enable_ki_protection

@@ -141,6 +141,33 @@ async def test_a_late_acknowledgement_reaches_nobody() -> None:
         assert lanes.statistics().total("applied") == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "crashes"), [(s, 1) for s, _ in MISSING] + [(s, 0) for s, _ in ACKNOWLEDGED]
+)
+async def test_closing_lanes_crash_over_a_missing_acknowledgement_and_only_then(
+    script: Serve, crashes: int
+) -> None:
+    async with checked_lanes(scripted(script), lanes=1) as lanes:
+        lanes.attach(A)
+        await wait_all_tasks_blocked()
+        assert lanes.post(confirmed(A, 1))
+    statistics = lanes.statistics()
+    assert (statistics.crashes, statistics.total("applied")) == (crashes, 1 - crashes)
+
+
+async def test_the_receiver_of_an_ended_serve_hands_out_nothing(autojump_clock: MockClock) -> None:
+    kept: list[TaskReceiver] = []
+
+    async def leak(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        kept.append(tasks)
+
+    async with checked_lanes(scripted(leak), lanes=1) as lanes:
+        await wait_all_tasks_blocked()
+        with trio.fail_after(1), pytest.raises(trio.ClosedResourceError):
+            await kept[0].receive()
+        assert await lanes.apply(leased(A, 2)) == Applied(applied=2)
+
+
 async def test_a_read_without_its_answer_is_told_so() -> None:
     backends = scripted(return_holding)
     shape = backends.shape
