@@ -46,15 +46,17 @@ def tests(folder: str, *names: str) -> tuple[str, ...]:
 # Quick ones and likely ones first: the first test that fails ends a run.
 LANES = tests(
     "nursery",
-    *("lane_order", "departures", "lane_life", "served_lanes", "settlement", "capacity_lanes"),
-    *("lane_edges", "direct", "interrupts", "blocking", "promises", "schedules"),
+    *("lane_order", "lane_leases", "departures", "lane_life", "served_lanes", "settlement"),
+    *("served_closing", "capacity_lanes", "lane_edges", "direct", "interrupts", "blocking"),
+    *("promises", "schedules"),
 )
 DISPATCH = tests("nursery", "dispatch", "dispatch_endings", "dispatch_failures")
 BRANCHES = (*DISPATCH, *tests("nursery", "dispatch_branches"))
 GATE = tests(
     "admission",
-    *("gate", "line", "permit", "run_blocking", "cancel_everywhere", "checked_engine"),
-    *("types", "promises", "howto", "interrupts", "properties"),
+    *("gate", "line", "overtaking", "permit", "run_blocking", "run_blocking_deadlines"),
+    *("cancel_everywhere", "checked_engine", "types", "promises", "howto", "interrupts"),
+    "properties",
 )
 LEASES = tests(
     "indexer",

@@ -18,36 +18,8 @@ from kvlanes.admission import (
     QueueFull,
 )
 from kvlanes.engine.testing import assert_idle, checked_gate
+from tests.admission.scenes import Waiters
 from tests.support.schedule import scheduled
-
-
-class Waiters:
-    """Requests that wait at a gate and keep what they get."""
-
-    def __init__(self, gate: AdmissionGate, nursery: trio.Nursery) -> None:
-        self.gate = gate
-        self.nursery = nursery
-        self.granted: dict[str, Permit] = {}
-        self.scopes: dict[str, trio.CancelScope] = {}
-
-    async def ask(self, name: str, weight: int = 1) -> None:
-        """Put one into the queue."""
-        self.nursery.start_soon(self._wait, name, weight)
-        await wait_all_tasks_blocked()
-
-    async def _wait(self, name: str, weight: int) -> None:
-        with trio.CancelScope() as self.scopes[name]:
-            self.granted[name] = await self.gate.admit(weight, request_id=name, family=name)
-
-    async def release(self, name: str) -> None:
-        self.granted.pop(name).close()
-        await wait_all_tasks_blocked()
-
-    @property
-    def names(self) -> list[str]:
-        """Who holds, in the order in which the gate admitted them."""
-        holding = self.gate.statistics().requests
-        return [str(one.request_id) for one in holding if one.doing == ("admitted",)]
 
 
 async def test_waiters_are_served_in_their_order(nursery: trio.Nursery) -> None:
@@ -169,108 +141,10 @@ async def test_with_waiters_admit_nowait_refuses_what_would_fit(nursery: trio.Nu
         await line.release("big")
 
 
-async def test_p16_a_big_request_is_not_starved_by_small_ones(autojump_clock: MockClock) -> None:
-    async with checked_gate(AdmissionGate(8, queue_limit=32)) as gate:
-        start = trio.current_time()
-        log: list[str] = []
-
-        async def small(name: str, delay: float) -> None:
-            await trio.sleep(delay)
-            for _ in range(8):
-                with await gate.admit():
-                    log.append(name)
-                    await trio.sleep(1)
-
-        async def big() -> None:
-            await trio.sleep(0.5)
-            with await gate.admit(6, deadline=trio.current_time() + 20):
-                assert trio.current_time() <= start + 2
-                log.append("big")
-                await trio.sleep(0.1)
-
-        async with trio.open_nursery() as nursery:
-            for number in range(6):
-                nursery.start_soon(small, f"s{number}", number / 10)
-            nursery.start_soon(big)
-        assert log.index("big") <= 6 + 2
-
-
 async def test_p16_without_a_queue_the_reason_is_capacity_and_not_size() -> None:
     gate = AdmissionGate(8)
     with gate.admit_nowait(6), pytest.raises(CapacityExhausted):
         await gate.admit(6)
-
-
-async def test_p53_strict_order_lets_nobody_pass(nursery: trio.Nursery) -> None:
-    async with checked_gate(AdmissionGate(6, queue_limit=8)) as gate:
-        line = Waiters(gate, nursery)
-        await line.ask("held", 4)
-        await line.ask("head", 6)
-        for number in range(5):
-            await line.ask(f"s{number}")
-        assert line.names == ["held"]
-        await line.release("held")
-        assert line.names == ["head"]
-        await line.release("head")
-        assert line.names == [f"s{number}" for number in range(5)]
-        for name in line.names:
-            await line.release(name)
-
-
-async def test_p53_overtaking_is_bounded_for_each_head(nursery: trio.Nursery) -> None:
-    async with checked_gate(AdmissionGate(8, queue_limit=9, overtake=2)) as gate:
-        line = Waiters(gate, nursery)
-        await line.ask("held", 6)
-        await line.ask("head", 6)
-        for number in range(5):
-            await line.ask(f"s{number}")
-        assert line.names == ["held", "s0", "s1"]
-        await line.release("s0")
-        await line.release("s1")
-        assert line.names == ["held"]  # nobody else until the head has run
-        await line.release("held")
-        assert line.names == ["head", "s2", "s3"]
-        await line.release("head")
-        assert line.names == ["s2", "s3", "s4"]
-        for name in line.names:
-            await line.release(name)
-
-
-async def test_a_release_lets_waiting_ones_pass_within_the_bound(nursery: trio.Nursery) -> None:
-    async with checked_gate(AdmissionGate(4, queue_limit=9, overtake=1)) as gate:
-        line = Waiters(gate, nursery)
-        await line.ask("held", 3)
-        await line.ask("other", 1)
-        await line.ask("head", 4)
-        await line.ask("two", 2)
-        await line.ask("s0")
-        await line.ask("s1")
-        assert line.names == ["held", "other"]
-        await line.release("other")
-        assert line.names == ["held", "s0"]  # "two" did not fit and "s1" came too late
-        await line.release("s0")
-        assert line.names == ["held"]
-        await line.release("held")
-        for name in ("head", "two", "s1"):
-            await line.release(name)
-
-
-async def test_a_waiting_head_never_remains_while_it_fits(nursery: trio.Nursery) -> None:
-    """The head leaves, or the total grows: whoever stands next is looked at again."""
-    async with checked_gate(AdmissionGate(2, queue_limit=9)) as gate:
-        line = Waiters(gate, nursery)
-        await line.ask("held")
-        await line.ask("head", 2)
-        await line.ask("small")
-        line.scopes["head"].cancel()
-        await wait_all_tasks_blocked()
-        assert line.names == ["held", "small"]
-        await line.ask("next", 2)
-        gate.set_total(4)
-        await wait_all_tasks_blocked()
-        assert line.names == ["held", "small", "next"]
-        for name in line.names:
-            await line.release(name)
 
 
 async def test_p08_release_cancel_and_admit_in_one_tick(nursery: trio.Nursery) -> None:

@@ -147,14 +147,14 @@ COVERED = {
     ],
     "a refresh revokes an expiry that is due": [
         f"{LEASES}::test_refresh_between_slices_saves_the_block",
-        "nursery/test_lane_order.py::test_p05_a_refresh_revokes_an_expiry_that_is_already_due",
+        "nursery/test_lane_leases.py::test_p05_a_refresh_revokes_an_expiry_that_is_already_due",
     ],
     "a refreshed block ends eventually": [f"{LEASES}::test_refresh_extends"],
     "a cancelled store keeps its timer": [
-        "nursery/test_lane_order.py::test_p06_a_cancelled_queued_store_is_applied_with_its_lease"
+        "nursery/test_lane_leases.py::test_p06_a_cancelled_queued_store_is_applied_with_its_lease"
     ],
     "a refused store gets no timer": [
-        "nursery/test_lane_order.py::test_a_refused_store_leases_nothing"
+        "nursery/test_lane_leases.py::test_a_refused_store_leases_nothing"
     ],
     # -- capacity ---------------------------------------------------------------------------
     "within one release the suffix goes first": [

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.indexer import (
@@ -20,6 +21,8 @@ from kvlanes.nursery import LaneSet, ServedBackend, open_lanes
 from tests.indexer.oracle import Oracle
 
 A, B, C = Rank("a"), Rank("b"), Rank("c")
+
+both_paths = pytest.mark.parametrize("in_place", [True, False], ids=["in-place", "queued"])
 
 
 def tokens(length: int, family: int = 0) -> list[int]:

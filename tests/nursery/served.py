@@ -55,6 +55,10 @@ class GatedBackend:
         return None
 
 
+def gated() -> GatedBackend:
+    return GatedBackend(gated=True)
+
+
 class Backends:
     """A factory of gated backends that remembers them; `shape` builds each."""
 
