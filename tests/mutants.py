@@ -8,6 +8,7 @@ survives, or if something in there does not.
 """
 
 import ast
+import math
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -30,9 +31,9 @@ ROOT = Path(__file__).parent.parent
 ALLOWED = Path(__file__).with_name("mutants_allowed.txt")
 PACKAGES = ("indexer", "admission", "nursery", "engine")
 PROCESSES = 2
-# A mutant that uses so many times the processor time of the tests without any counts as seen,
-# and so does one that waits for nothing. Wall time would judge the machine's other work too.
-MOST_TIMES, FLOOR_SECONDS, UNLIMITED = 4, 8, resource.RLIM_INFINITY
+# A mutant with which a file of tests takes so many times its processor time counts as seen, and
+# so does one that waits for nothing. Wall time would judge the machine's other work too.
+MOST_TIMES, FLOOR_SECONDS, UNLIMITED = 4, 3, resource.RLIM_INFINITY
 MOST_BYTES = 2 << 30
 IDLE_SECONDS = 8.0
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
@@ -155,6 +156,13 @@ def mutants(module: str) -> list[Mutant]:
     return made
 
 
+def passes(path: str, seconds: int) -> bool:
+    """Whether these tests pass. Ends the process if they use more of the processor."""
+    most = seconds if seconds == UNLIMITED else math.ceil(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (most, UNLIMITED))
+    return pytest.main([*OPTIONS, path]) == 0
+
+
 class Shadow:
     """A copy of the package that is found before the real one."""
 
@@ -167,20 +175,17 @@ class Shadow:
     def path(self, module: str) -> Path:
         return self.directory / "kvlanes" / module
 
-    def start(
-        self, covering: Iterable[str], modules: Iterable[str] = (), seconds: int = UNLIMITED
-    ) -> int:
+    def start(self, covering: Mapping[str, int], modules: Iterable[str] = ()) -> int:
         """Run tests in a child process, which has all but our own packages imported already.
 
         Its status says whether all of them passed, with each of `modules` loaded from this copy,
-        within so many seconds of processor time.
+        each file within its seconds of processor time.
         """
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
             for stream in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
@@ -192,7 +197,7 @@ class Shadow:
                 import_module(name).__file__ == str(self.path(m)) for name, m in names.items()
             ]
             # One after the other: most mutants never need the later ones collected.
-            passed = (pytest.main([*OPTIONS, path]) == 0 for path in covering)
+            passed = (passes(path, seconds) for path, seconds in covering.items())
             status = 0 if all(loaded) and all(passed) else 1
         finally:
             os._exit(status)
@@ -218,9 +223,9 @@ class Run:
 
 
 def survivors(
-    chosen: list[Mutant], seconds: dict[tuple[str, ...], float], shadows: list[Shadow]
+    chosen: list[Mutant], seconds: Mapping[str, int], shadows: list[Shadow]
 ) -> list[Mutant]:
-    """Run every mutant, one in each copy at a time; `seconds` is what its tests use without."""
+    """Run every mutant, one in each copy at a time, each file of tests within its seconds."""
     alive: list[Mutant] = []
     running: dict[int, Run] = {}
     free, left = [*shadows], [*reversed(chosen)]
@@ -230,9 +235,7 @@ def survivors(
             path = shadow.path(mutant.module)
             original = path.read_text()
             path.write_text(mutant.source)
-            covering = COVERED[mutant.module]
-            most = max(FLOOR_SECONDS, round(MOST_TIMES * seconds[covering]))
-            pid = shadow.start(covering, seconds=most)
+            pid = shadow.start({path: seconds[path] for path in COVERED[mutant.module]})
             running[pid] = Run(pid, shadow, mutant, original)
         for pid, run in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -248,11 +251,11 @@ def survivors(
     return alive
 
 
-def unmutated(covering: tuple[str, ...], modules: list[str], shadow: Shadow) -> float:
-    """The processor time of these tests, all of which pass, in seconds."""
-    _, status, used = os.wait4(shadow.start(covering, modules), 0)
-    assert status == 0, f"{covering} fail without any mutant, or not on the copy"
-    return used.ru_utime + used.ru_stime
+def bound(path: str, modules: list[str], shadow: Shadow) -> int:
+    """The most seconds of processor time that a file of tests may take, which must pass now."""
+    _, status, used = os.wait4(shadow.start({path: UNLIMITED}, modules), 0)
+    assert status == 0, f"{path} fails without any mutant, or not on the copy"
+    return max(FLOOR_SECONDS, math.ceil(MOST_TIMES * (used.ru_utime + used.ru_stime)))
 
 
 def allowed() -> dict[str, str]:
@@ -272,8 +275,8 @@ def main(modules: list[str]) -> int:
     settings.load_profile("mutants")
     with tempfile.TemporaryDirectory() as directory:
         shadows = [Shadow(Path(directory) / str(number)) for number in range(PROCESSES)]
-        lists = {COVERED[module] for module in modules}
-        seconds = {covering: unmutated(covering, modules, shadows[0]) for covering in lists}
+        paths = {path for module in modules for path in COVERED[module]}
+        seconds = {path: bound(path, modules, shadows[0]) for path in paths}
         alive = survivors(chosen, seconds, shadows)
     unexplained = [mutant for mutant in alive if mutant.key not in reasons]
     for mutant in unexplained:
