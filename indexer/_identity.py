@@ -93,12 +93,8 @@ class Prompt:
     ) -> None:
         require_block_size(block_size)
         data = _packed(tokens)
-        windows = _windows(data, 4 * block_size, overlapping)
-        if multimodal is not None:
-            _require_no_more(multimodal, -(-len(data) // (4 * block_size)))
-            windows = _with_keys(windows, multimodal)
         seed = identity_seed(adapter, namespace)
-        blocks = b"".join([xxh3_64_digest(window, seed) for window in windows])
+        blocks = _hashed(data, 4 * block_size, seed, multimodal, overlapping)
         self._become(blocks, block_size, len(data) // 4)
 
     def _become(self, blocks: bytes, block_size: int, token_count: int) -> None:
@@ -195,14 +191,9 @@ def block_hashes(
     overlapping: bool = False,
 ) -> bytes:
     """Packed block hashes of all full blocks; arguments, errors and cost are those of `Prompt`."""
-    return Prompt(
-        tokens,
-        block_size,
-        adapter=adapter,
-        namespace=namespace,
-        multimodal=multimodal,
-        overlapping=overlapping,
-    ).blocks
+    require_block_size(block_size)
+    seed = identity_seed(adapter, namespace)
+    return _hashed(_packed(tokens), 4 * block_size, seed, multimodal, overlapping)
 
 
 def sequence_hashes(blocks: bytes) -> tuple[int, ...]:
@@ -282,6 +273,8 @@ def _count(blocks: bytes) -> int:
 
 def _packed(tokens: Any) -> bytes:
     """Token ids as little-endian u32 bytes; refuses what `Tokens` does not allow."""
+    if type(tokens) is array and tokens.typecode == "I" and sys.byteorder == "little":
+        return tokens.tobytes()  # what feeds have; the way below takes twice as long
     if isinstance(tokens, (bytes, bytearray, str)):
         raise TokensInvalid(
             f"{type(tokens).__name__} could mean text or packed token ids: pass integers "
@@ -322,6 +315,20 @@ def _from_integers(tokens: Sequence[int]) -> bytes:
         raise TokensInvalid(f"{type(tokens).__name__} can be read only once") from None
     except TypeError as error:
         raise TokensInvalid(f"cannot read {type(tokens).__name__} as tokens: {error}") from error
+
+
+def _hashed(
+    data: bytes, width: int, seed: int, multimodal: Multimodal | None, overlapping: bool
+) -> bytes:
+    """Packed hashes of the windows of packed tokens, `width` bytes from one to the next."""
+    if multimodal is None and not overlapping:  # nearly always: no list of windows in between
+        plain = struct.iter_unpack(f"{width}s", data[: len(data) // width * width])
+        return b"".join([xxh3_64_digest(window, seed) for (window,) in plain])
+    windows = _windows(data, width, overlapping)
+    if multimodal is not None:
+        _require_no_more(multimodal, -(-len(data) // width))
+        windows = _with_keys(windows, multimodal)
+    return b"".join([xxh3_64_digest(window, seed) for window in windows])
 
 
 def _windows(data: bytes, width: int, overlapping: bool) -> list[bytes]:

@@ -4,9 +4,10 @@ Frames are counted from the end, which survives replay replies with and without 
 sequence frames that grew an incarnation behind the number.
 """
 
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
 
 from kvlanes.engine.feeds._errors import FrameInvalid
 
@@ -30,8 +31,8 @@ class Frame(NamedTuple):
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of the payload. O(bytes)."""
-        return zlib.crc32(self.payload)
+        """XXH3 of the payload: 64 bits at a tenth of what a CRC-32 costs. O(bytes)."""
+        return xxh3_64_intdigest(self.payload)
 
 
 def parse(message: Sequence[bytes]) -> Frame | None:
@@ -42,10 +43,12 @@ def parse(message: Sequence[bytes]) -> Frame | None:
     """
     if len(message) < 2:
         raise FrameInvalid(f"a batch has at least 2 frames, got {len(message)}")
-    sequence, payload = message[-2], message[-1]
-    if len(sequence) not in (8, 24):
+    topic, sequence, payload = message if len(message) == 3 else (b"", *message)[-3:]
+    incarnation = b""
+    if len(sequence) == 24:
+        sequence, incarnation = sequence[:8], sequence[8:]
+    elif len(sequence) != 8:
         raise FrameInvalid(f"a sequence frame has 8 or 24 bytes, got {len(sequence)}")
-    if sequence[:8] == END_OF_REPLAY:
+    if sequence == END_OF_REPLAY:
         return None
-    topic = message[-3] if len(message) > 2 else b""
-    return Frame(topic, int.from_bytes(sequence[:8], "big"), sequence[8:], payload)
+    return Frame(topic, int.from_bytes(sequence, "big"), incarnation, payload)

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 
 
-class ListBatch(msgspec.Struct, array_like=True):
+class ListBatch(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[msgspec.Raw]
     data_parallel_rank: int | None = None
 
 
-class MapBatch(msgspec.Struct):
+class MapBatch(msgspec.Struct, gc=False):
     ts: float
     events: list[msgspec.Raw]
     data_parallel_rank: int | None = None
 
 
-class MapStored(msgspec.Struct, tag_field="type", tag="BlockStored"):
+class MapStored(msgspec.Struct, tag_field="type", tag="BlockStored", gc=False):
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None
     token_ids: msgspec.Raw
@@ -37,18 +37,18 @@ class MapStored(msgspec.Struct, tag_field="type", tag="BlockStored"):
     mm_keys: Any = None
 
 
-class MapRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved"):
+class MapRemoved(msgspec.Struct, tag_field="type", tag="BlockRemoved", gc=False):
     block_hashes: list[int | bytes]
     medium: str | None = None
     group_idx: int | None = None
     locality: str | None = None
 
 
-class MapCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared"):
+class MapCleared(msgspec.Struct, tag_field="type", tag="AllBlocksCleared", gc=False):
     pass
 
 
-class ListStored(msgspec.Struct, array_like=True, tag="BlockStored"):
+class ListStored(msgspec.Struct, array_like=True, tag="BlockStored", gc=False):
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None
     token_ids: msgspec.Raw
@@ -64,24 +64,24 @@ class ListStored(msgspec.Struct, array_like=True, tag="BlockStored"):
     locality: Any = None
 
 
-class ListRemoved(msgspec.Struct, array_like=True, tag="BlockRemoved"):
+class ListRemoved(msgspec.Struct, array_like=True, tag="BlockRemoved", gc=False):
     block_hashes: list[int | bytes]
     medium: str | None = None
     group_idx: int | None = None
     locality: str | None = None
 
 
-class ListCleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
+class ListCleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared", gc=False):
     pass
 
 
-class Maps(msgspec.Struct, array_like=True):
+class Maps(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[MapStored | MapRemoved | MapCleared]
     data_parallel_rank: int | None = None
 
 
-class Lists(msgspec.Struct, array_like=True):
+class Lists(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[ListStored | ListRemoved | ListCleared]
     data_parallel_rank: int | None = None

@@ -71,6 +71,6 @@ def plain(events: Iterable[Any]) -> Iterator[Any]:
     for event in events:
         if isinstance(event, Stored):
             tokens: array[int] = read_tokens(event.tokens)[0]
-            yield event._replace(tokens=list(tokens))
+            yield msgspec.structs.replace(event, tokens=list(tokens))
         else:
             yield event

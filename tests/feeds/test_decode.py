@@ -107,7 +107,7 @@ def test_recorded_frames_decode_to_the_canonical_events(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vllm_0_33_0_int", "vllm_positional_derived"])
 def test_other_block_sizes_and_media_decode(name: str) -> None:
-    large, small = [event for frame in frames_of(name)[13:] for event in decode(frame.payload)[1]]
+    large, small = [event for frame in frames_of(name)[13:] for event in decode(frame.payload).events]
     assert isinstance(large, Stored)
     assert (large.block_size, large.medium, len(large.hashes)) == (64, "CPU", 8)
     assert isinstance(small, Stored)
@@ -246,7 +246,7 @@ def test_remote_blocks_lie_elsewhere() -> None:
 )
 def test_positional_tails_are_told_by_type(tail: list[Any], expected: dict[str, Any]) -> None:
     head = ["BlockStored", [1, 2], None, list(range(8)), 4, None]
-    assert events([*head, *tail]) == [Stored([1, 2], None, list(range(8)), 4)._replace(**expected)]
+    assert events([*head, *tail]) == [Stored([1, 2], None, list(range(8)), 4, **expected)]
 
 
 def test_extra_keys_mix_adapter_salt_images_and_digests() -> None:
