@@ -56,6 +56,7 @@ from kvlanes.engine.selection import Row as Row
 from kvlanes.engine.selection import Selection as Selection
 from kvlanes.engine.selection import TierWeights as TierWeights
 from kvlanes.engine.selection import Weights as Weights
+from kvlanes.engine.selection import Worth as Worth
 from kvlanes.indexer import Applied as Applied
 from kvlanes.indexer import BlockSizeMismatch as BlockSizeMismatch
 from kvlanes.indexer import Clear as Clear

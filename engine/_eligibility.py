@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from kvlanes.engine._registry import LiveRank, Registry
-from kvlanes.engine.selection import Field, LoadRows
+from kvlanes.engine.selection import COMMON, Field, LoadRows
 from kvlanes.indexer import Rank
 
 
@@ -115,6 +115,7 @@ class Eligibility:
         if self._everyone is not None and self._version == self._registry.version:
             kept, found = self._everyone, self._filter(ANY)
             assert (kept.live, kept.excluded) == (found.live, found.excluded)
+            assert kept.field.worth == found.field.worth, "a worth changed unseen"
             assert kept.rows.states == found.rows.states, "a book moved without its row"
             assert (kept.rows.costs, kept.rows.turns) == (found.rows.costs, found.rows.turns)
 
@@ -131,10 +132,10 @@ class Eligibility:
         for name in wishes.allowed or ():
             if name not in self._registry:
                 excluded[str(name)] = "not registered"
-        own = {live.rank: live.member.worker.tier_weights for live in lives}
-        tiers = {rank: weights for rank, weights in own.items() if weights is not None}
+        worth = {live.rank: live.worth for live in lives if live.worth != COMMON}
+        field = Field((live.rank for live in lives), worth)
         rows = LoadRows(live.book.state for live in lives)
-        return Candidates(Field(own, tiers), rows, tuple(lives), excluded)
+        return Candidates(field, rows, tuple(lives), excluded)
 
     def retry_after_seconds(self) -> float:
         """When an ejection ends at the earliest; a second when time alone changes nothing."""

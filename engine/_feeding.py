@@ -39,6 +39,7 @@ class RegisteredSink:
         self.block_size = block_size
         self.replays = replays
         self.feeds: list[Feed] = []
+        self._left = False
         self._member = member
         self._registry = registry
         self._fleet = fleet
@@ -53,8 +54,18 @@ class RegisteredSink:
         return None
 
     def watch(self, feed: Feed) -> None:
-        """Keep the feed for `health()`."""
+        """Keep the feed for `health()`, and have the selector know its state."""
         self.feeds.append(feed)
+        feed.on_state = self._judge
+
+    def _judge(self, feed: Feed) -> None:
+        if not self._left:
+            self._fleet.doubt(self._member, feed.rank, doubted=feed.doubted)
+
+    def leave(self) -> None:
+        """The source was told to end; what becomes of its feeds is no news any more."""
+        self._left = True
+        self._fleet.trust(self._member)
 
     async def apply(self, rank: Rank, mutations: Sequence[Mutation]) -> Sequence[Applied]:
         """Apply a batch. A checkpoint only where the lane is busy.
@@ -113,7 +124,11 @@ class _Running:
 
 
 class Feeding:
-    """Runs the sources of the registered workers. Written by `align` and `close` alone."""
+    """Runs the sources of the registered workers. Written by `align` and `close` alone.
+
+    Attributes:
+        tasks: Sources that run, those included that were told to end.
+    """
 
     def __init__(
         self,
@@ -124,6 +139,7 @@ class Feeding:
         block_size: int,
         replays_at_once: int,
     ) -> None:
+        self.tasks = 0
         self._nursery = nursery
         self._registry = registry
         self._fleet = fleet
@@ -143,6 +159,7 @@ class Feeding:
         for worker_id, running in list(self._running.items()):
             if not self._wanted(worker_id, running):
                 running.scope.cancel()
+                running.sink.leave()
                 del self._running[worker_id]
         for member in self._registry:
             if member.worker.events is not None and member.worker.worker_id not in self._running:
@@ -161,6 +178,7 @@ class Feeding:
         )
         running = _Running(member, source, member.worker.dp_size, sink)
         self._running[member.worker.worker_id] = running
+        self.tasks += 1
         self._nursery.start_soon(self._run, running)
 
     async def _run(self, running: _Running) -> None:
@@ -177,6 +195,8 @@ class Feeding:
             for feed in running.sink.feeds:
                 feed.error = repr(error)
                 feed.become(FeedState.UNTRUSTED)
+        finally:
+            self.tasks -= 1
 
     def close(self) -> None:
         """End all sources. Idempotent, never a checkpoint."""

@@ -89,6 +89,17 @@ class Fleet:
             live.fed = True
             self._model(live.member)
 
+    def doubt(self, member: Member, rank: Rank, *, doubted: bool) -> None:
+        """Whether what `rank` is known to hold may be out of date. O(1)."""
+        if doubted != (rank in member.doubted):
+            (member.doubted.add if doubted else member.doubted.discard)(rank)
+            self._registry.changed()
+
+    def trust(self, member: Member) -> None:
+        """Nobody follows the worker's events any more, or somebody else does."""
+        member.doubted.clear()
+        self._registry.changed()
+
     def _model(self, member: Member) -> None:
         """Have the lanes model the pools of ranks whose size is known and that nobody reports."""
         for live in member.ranks:

@@ -15,7 +15,7 @@ import trio
 from kvlanes.engine._errors import UnknownWorker, WorkerExists
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.load import HitRecord, LoadReports, RankBook, RunningPrompts
-from kvlanes.engine.selection import Weights
+from kvlanes.engine.selection import Weights, Worth
 from kvlanes.indexer import BlockSizeMismatch, Rank
 from kvlanes.nursery import Ending, Incarnation
 
@@ -55,6 +55,23 @@ class LiveRank:
     def _label(self) -> bytes:
         return f"{self.rank}\n".encode()
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the events that tell what it holds are out of contact or untrusted."""
+        return self.rank in self.member.doubted
+
+    @property
+    def worth(self) -> Worth:
+        """What sets its blocks apart in a choice."""
+        return Worth(self.member.worker.tier_weights, self.doubted)
+
+    @property
+    def source(self) -> str:
+        """Who says what it holds: see `Route.source`."""
+        if self.fed:
+            return "confirmed"
+        return "leased" if self.pool_blocks is None else "modelled"
+
 
 @attrs.define(eq=False)
 class Member:
@@ -62,6 +79,7 @@ class Member:
 
     worker: Worker
     ranks: tuple[LiveRank, ...] = ()
+    doubted: set[Rank] = attrs.field(factory=set)  # whose events are out of contact
     draining: bool = False
     connect_failures: int = 0  # in a row
     pause_seconds: float = 0.0  # of the last ejection; 0 once the worker has answered

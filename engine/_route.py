@@ -17,7 +17,7 @@ class Route:
 
     _selection: Selection = attrs.field(repr=False)
     _excluded: Mapping[str, str] = attrs.field(repr=False)
-    _fed: bool = attrs.field(repr=False)
+    _source: str = attrs.field(repr=False)
 
     @property
     def rank(self) -> Rank:
@@ -46,12 +46,10 @@ class Route:
 
     @property
     def source(self) -> str:
-        """Who says so: `confirmed` where the rank's events do, `leased` from our own placements,
-        or `none` when it holds nothing.
+        """Who says so: `confirmed` where the rank's events do, `modelled` where a model of its
+        block pool does, `leased` from our own placements, or `none` when it holds nothing.
         """
-        if not self.overlap:
-            return "none"
-        return "confirmed" if self._fed else "leased"
+        return self._source if self.overlap else "none"
 
     @property
     def explanation(self) -> Explanation:

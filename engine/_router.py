@@ -70,7 +70,7 @@ class Router:
             raise NoEligibleWorker(candidates.excluded, after)
         selection = self._select(prompt, candidates)
         live = candidates.live[selection.chosen]
-        return Decision(Route(selection, candidates.excluded, live.fed), live, prompt)
+        return Decision(Route(selection, candidates.excluded, live.source), live, prompt)
 
     def _select(self, prompt: Prompt, candidates: Candidates) -> Selection:
         query = Query(
@@ -92,7 +92,8 @@ class Router:
         self._choices += 1
         self._trail.update(live.label)
         tiers = live.member.worker.tier_weights or self._config.weights.tiers
-        cached = round(tiers.cached_blocks(decision.route.held) * prompt.block_size)
+        share = self._config.weights.doubted if live.doubted else 1.0
+        cached = round(share * tiers.cached_blocks(decision.route.held) * prompt.block_size)
         return live.book.book(prompt.blocks, max(0, prompt.token_count - cached), self._choices)
 
     def digest(self) -> str:

@@ -127,6 +127,7 @@ class Feed:
         lag_seconds: How much later than the fastest batch so far the last one arrived, by the
             engine's own time stamps.
         error: What went wrong last, empty when nothing did.
+        on_state: Called with the feed at each new state.
     """
 
     endpoint: str
@@ -139,15 +140,21 @@ class Feed:
     last_at: float = float("-inf")
     lag_seconds: float = 0.0
     error: str = ""
+    on_state: "Callable[[Feed], None] | None" = None
     _fastest: float = float("inf")
     _watchers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
-    def arrived(self, now: float, timestamp: float) -> None:
-        """Note a batch that the engine stamped with `timestamp`; only differences count."""
+    def advance(self, watermark: Watermark, blocks: int, now: float, timestamp: float) -> None:
+        """Note a batch that was applied; of its engine's time stamp only differences count."""
+        self.counts.batches += 1
+        self.watermark = watermark
+        self.blocks = blocks
         self.last_at = now
         delay = now - timestamp
-        self._fastest = min(self._fastest, delay)
+        if delay < self._fastest:
+            self._fastest = delay
         self.lag_seconds = delay - self._fastest
+        self.changed()
 
     def complaint(self) -> str:
         """What a person should look at, in one sentence; empty when all is well."""
@@ -158,8 +165,15 @@ class Feed:
             return ""
         return f"its events are {self.state.value} ({self.error or 'not connected yet'})"
 
+    @property
+    def doubted(self) -> bool:
+        """Whether blocks that count as held may be gone: removals may have been missed."""
+        return self.state in (FeedState.STALE, FeedState.UNTRUSTED)
+
     def become(self, state: FeedState) -> None:
         self.state = state
+        if self.on_state is not None:
+            self.on_state(self)
         self.changed()
 
     def changed(self) -> None:

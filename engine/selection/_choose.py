@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvlanes.engine.selection._held import Held, TierWeights
+from kvlanes.engine.selection._held import COMMON, Held, Worth
 from kvlanes.engine.selection._weights import Weights
 from kvlanes.indexer import Rank
 
@@ -82,17 +82,15 @@ class Field:
     Attributes:
         ranks: In the order of all parallel rows.
         position: Where each rank stands.
-        tiers: Ranks with tier weights of their own.
+        worth: Of ranks whose blocks are not worth what those of most ranks are.
     """
 
-    __slots__ = ("position", "ranks", "tiers")
+    __slots__ = ("position", "ranks", "worth")
 
-    def __init__(
-        self, ranks: Iterable[Rank], tiers: Mapping[Rank, TierWeights] | None = None
-    ) -> None:
+    def __init__(self, ranks: Iterable[Rank], worth: Mapping[Rank, Worth] | None = None) -> None:
         self.ranks = tuple(ranks)
         self.position = {rank: i for i, rank in enumerate(self.ranks)}
-        self.tiers = dict(tiers or {})
+        self.worth = dict(worth or {})
 
 
 class Selection(NamedTuple):
@@ -147,7 +145,7 @@ def select(
     for rank, held in query.held.items():
         i = field.position.get(rank)
         if i is not None:
-            costs[i] -= saved(query, states[i], weights, held, field.tiers.get(rank))
+            costs[i] -= saved(query, states[i], weights, held, field.worth.get(rank, COMMON))
     for rank in query.sharing:
         i = field.position.get(rank)
         if i is not None:
@@ -158,12 +156,10 @@ def select(
     return Selection(field, states, query, weights, costs, chosen)
 
 
-def saved(
-    query: Query, state: LoadState, weights: Weights, held: Held, tiers: TierWeights | None
-) -> float:
+def saved(query: Query, state: LoadState, weights: Weights, held: Held, worth: Worth) -> float:
     """Blocks of prefill that held blocks are worth, never more than there is to prefill."""
     raw = (state.prefill_tokens + query.tokens) / query.block_size
-    return weights.prefill * min(raw, weights.credit(held, tiers))
+    return weights.prefill * min(raw, weights.credit(held, worth))
 
 
 def _cheapest(costs: list[float], turns: list[int]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import attrs
 
 from kvlanes.engine.selection._choose import LoadState, Selection, saved
-from kvlanes.engine.selection._held import Held
+from kvlanes.engine.selection._held import COMMON, Held
 from kvlanes.indexer import Rank
 
 
@@ -14,6 +14,7 @@ class Row:
     """One candidate's terms, all in blocks but `requests`.
 
     Attributes:
+        doubted: What it holds may be out of date, and counts less (see `Weights.doubted`).
         prefill: Work queued and asked for, before credit, weighted.
         saved: What its cached blocks take off that.
         decode: Blocks active there plus those that the prompt adds.
@@ -23,6 +24,7 @@ class Row:
 
     rank: Rank
     held: Held
+    doubted: bool
     prefill: float
     saved: float
     decode: int
@@ -72,7 +74,7 @@ def _cells(row: Row, blocks: int) -> tuple[str, ...]:
     return (
         "=>" if row.chosen else "",
         str(row.rank),
-        f"{row.held.blocks}/{blocks}",
+        f"{row.held.blocks}/{blocks}" + "?" * row.doubted,
         f"{row.prefill:.2f}",
         f"{row.saved:.2f}",
         str(row.decode),
@@ -93,7 +95,9 @@ def _row(selection: Selection, rank: Rank) -> Row:
     state: LoadState = selection.states[i]
     held = query.held.get(rank, Held())
     prefill = weights.prefill * (state.prefill_tokens + query.tokens) / query.block_size
-    off = saved(query, state, weights, held, selection.field.tiers.get(rank))
+    worth = selection.field.worth.get(rank, COMMON)
+    off = saved(query, state, weights, held, worth)
     decode = state.decode_blocks + (0 if rank in query.sharing else query.blocks)
     cost = prefill - off + decode + weights.request * state.requests
-    return Row(rank, held, prefill, off, decode, state.requests, cost, i == selection.chosen)
+    chosen = i == selection.chosen
+    return Row(rank, held, worth.doubted, prefill, off, decode, state.requests, cost, chosen)

@@ -42,3 +42,18 @@ class TierWeights:
     def cached_blocks(self, held: Held) -> float:
         """Blocks of prefill that `held` saves. 2 + 0.5 * 3 + 0.25 * 9 is 5.75."""
         return held.device + self.host * held.host + self.disk * held.disk
+
+
+class Worth(NamedTuple):
+    """What sets one rank's blocks apart from those of most ranks.
+
+    Attributes:
+        tiers: Its own worth of slower tiers; `None` is the common one.
+        doubted: Its coverage may be out of date: its events are out of contact or untrusted.
+    """
+
+    tiers: TierWeights | None = None
+    doubted: bool = False
+
+
+COMMON = Worth()

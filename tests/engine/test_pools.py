@@ -28,6 +28,7 @@ async def test_modelled_coverage_does_not_end_by_time(autojump_clock: MockClock)
         await serve(engine, conversation(1))
         await trio.sleep(3600)
         assert known(engine, 1) == [4]
+        assert engine.probe(conversation(1)).source == "modelled"
 
 
 async def test_a_running_request_keeps_its_blocks_from_eviction() -> None:
