@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.indexer import Applied, Mutation
-from kvlanes.nursery import LaneClosed, LaneCrashed, LaneSet, open_bare_nursery, open_lanes
+from kvlanes.nursery import LaneClosed, LaneCrashed, LaneSet, open_lanes
 from tests.nursery.scenes import (
     A,
     B,
@@ -195,22 +195,6 @@ async def test_a_group_of_the_user_stays_whole() -> None:
     with pytest.RaisesGroup(ValueError, KeyError, match="mine"):
         async with open_lanes(small_index):
             raise ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
-
-
-async def test_several_errors_of_a_bare_nursery_leave_as_its_group() -> None:
-    async def fail(error: Exception) -> None:
-        try:
-            await trio.lowlevel.checkpoint()
-        finally:
-            raise error
-
-    async def owner() -> None:
-        async with open_bare_nursery() as nursery:
-            for error in (ValueError("a"), KeyError("b")):
-                nursery.start_soon(fail, error)
-
-    with pytest.RaisesGroup(ValueError, KeyError):
-        await owner()
 
 
 @pytest.mark.parametrize(
