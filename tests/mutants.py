@@ -35,67 +35,48 @@ PROCESSES = 2
 # so does one that waits for nothing. Wall time would judge the machine's other work too.
 MOST_TIMES, FLOOR_SECONDS, UNLIMITED = 4, 3, resource.RLIM_INFINITY
 MOST_BYTES = 2 << 30
-IDLE_SECONDS = 8.0
+LOOK_SECONDS, IDLE_LOOKS = 0.02, 400
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
 PRELOADED = (profiles, trio)  # once here, not in every child
 
 
-def tests(folder: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+def tests(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
 
 
 # Quick ones and likely ones first: the first test that fails ends a run. None that starts a
 # process of its own: that one would find the real package.
 LANES = tests(
     "nursery",
-    *("lane_order", "lane_leases", "departures", "lane_life", "served_lanes", "settlement"),
-    *("served_closing", "capacity_lanes", "lane_edges", "direct", "bare_nursery", "interrupts"),
-    *("blocking", "schedules"),
+    "lane_order lane_leases departures lane_life served_lanes settlement served_closing "
+    "capacity_lanes lane_edges direct bare_nursery interrupts blocking schedules",
 )
-DISPATCH = tests("nursery", "dispatch", "dispatch_endings", "dispatch_failures")
+DISPATCH = tests("nursery", "dispatch dispatch_endings dispatch_failures")
 BRANCHES = (*DISPATCH, *tests("nursery", "dispatch_branches"))
 GATE = tests(
     "admission",
-    *("gate", "line", "overtaking", "permit", "run_blocking", "run_blocking_deadlines"),
-    *("cancel_everywhere", "checked_engine", "interrupts", "properties"),
+    "gate line overtaking permit run_blocking run_blocking_deadlines cancel_everywhere "
+    "checked_engine interrupts properties",
 )
 LEASES = tests(
     "indexer",
-    *("contract_leases", "lease_table", "lease_values", "dump", "contract_dump", "radix_bounds"),
-    *("contract", "tiers", "radix", "budget", "differential", "radix_machine", "machines"),
+    "contract_leases lease_table lease_values dump contract_dump radix_bounds contract tiers "
+    "radix budget differential radix_machine machines",
 )
 
 # Module -> the tests that must see every deletion in it.
 COVERED = {
-    "nursery/_lane.py": LANES,
-    "nursery/_lane_set.py": LANES,
-    "nursery/_step.py": LANES,
-    "nursery/_queue.py": LANES,
-    "nursery/_owner.py": LANES,
-    "nursery/_crew.py": LANES,
-    "nursery/_incarnations.py": LANES,
-    "nursery/_served_lane.py": LANES,
-    "nursery/_receiver.py": LANES,
-    "nursery/_blocking.py": LANES,
-    "nursery/_capacity_lease.py": LANES,
-    "nursery/_open_lanes.py": LANES,
-    "nursery/_bare_nursery.py": LANES,
-    "nursery/_masked.py": LANES,
-    "nursery/_direct.py": LANES,
-    "nursery/_dispatch.py": DISPATCH,
-    "nursery/_branches.py": BRANCHES,
-    "admission/_gate.py": GATE,
-    "admission/_permit.py": GATE,
-    "admission/_threads.py": GATE,
-    "admission/_line.py": GATE,
-    "admission/_charges.py": GATE,
-    "indexer/_lease_table.py": LEASES,
-    "indexer/_lease_holding.py": LEASES,
-    "indexer/_lease_timers.py": LEASES,
-    "indexer/_radix_holder.py": LEASES,
-    "indexer/_radix_tree.py": LEASES,
-    "indexer/_radix_lease.py": LEASES,
-    "indexer/_radix_timers.py": LEASES,
+    f"{folder}/_{name}.py": covering
+    for folder, covering, names in (
+        ("nursery", LANES, "lane lane_set step queue owner crew incarnations served_lane receiver"),
+        ("nursery", LANES, "blocking capacity_lease open_lanes bare_nursery masked direct"),
+        ("nursery", DISPATCH, "dispatch"),
+        ("nursery", BRANCHES, "branches"),
+        ("admission", GATE, "gate permit threads line charges"),
+        ("indexer", LEASES, "lease_table lease_holding lease_timers"),
+        ("indexer", LEASES, "radix_holder radix_tree radix_lease radix_timers"),
+    )
+    for name in names.split()
 }
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -212,14 +193,14 @@ class Run:
     mutant: Mutant
     original: str
     used: list[str] = attrs.Factory(list)  # ticks of its own and of its ended children
-    since: float = 0.0  # when it was last seen to work
+    idle: int = 0  # looks in a row at which it neither used nor wanted a processor
 
-    def waits(self, now: float) -> bool:
-        """It has neither used nor wanted a processor for so long that it waits for ever."""
+    def waits(self) -> bool:
+        """Looks once more; whether it has been idle for so long that it waits for ever."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        if fields[0] == "R" or fields[11:15] != self.used:
-            self.used, self.since = fields[11:15], now
-        return now - self.since > IDLE_SECONDS
+        self.idle = self.idle + 1 if fields[0] == "S" and fields[11:15] == self.used else 0
+        self.used = fields[11:15]
+        return self.idle > IDLE_LOOKS
 
 
 def survivors(
@@ -245,9 +226,9 @@ def survivors(
                 run.shadow.path(run.mutant.module).write_text(run.original)
                 print("seen " if status else "ALIVE", run.mutant.line, run.mutant.key, flush=True)
                 alive += [] if status else [run.mutant]
-            elif run.waits(time.monotonic()):
+            elif run.waits():
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
+        time.sleep(LOOK_SECONDS)
     return alive
 
 
