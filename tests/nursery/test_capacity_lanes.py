@@ -112,8 +112,9 @@ async def test_a_crash_starts_the_pools_again_with_their_capacity() -> None:
         with pytest.raises(LaneCrashed):
             await lanes.apply(confirmed(B, 1))
         assert depth(lanes) == 0
-        held.close()
         lanes.occupy(incarnation, prompt(2, 1)).close()
+        assert lanes.overlap(prompt(2, 1)).of(A) == 2  # beside nobody: the crash ended `held`
+        held.close()
         lanes.occupy(incarnation, prompt(1, 2)).close()
         assert lanes.overlap(prompt(2, 1)).of(A) == 1
         assert await lanes.apply(leased(B, 1)) == Applied(applied=1)
