@@ -11,7 +11,38 @@ from kvlanes.admission import ThreadLimiter
 T = TypeVar("T")
 
 
-class ThreadGate(Generic[T]):
+def _raising(error: BaseException) -> Callable[[], NoReturn]:
+    def result() -> NoReturn:
+        raise error
+
+    return result
+
+
+class _Gate(Generic[T]):
+    """What the callers of a gate come back with, once a test has said so."""
+
+    def __init__(self, set_free: Callable[[], object]) -> None:
+        self._set_free = set_free
+        self._result: Callable[[], T] | None = None
+
+    def open(self, value: T) -> None:
+        """Let the callers return a value."""
+        self._let_go(lambda: value)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the callers raise an error."""
+        self._let_go(_raising(error))
+
+    def _let_go(self, result: Callable[[], T]) -> None:
+        self._result = result
+        self._set_free()
+
+    def _come_back(self) -> T:
+        assert self._result is not None
+        return self._result()
+
+
+class ThreadGate(_Gate[T]):
     """A blocking function that stands still in its thread until the test lets it go.
 
         gate = ThreadGate[int]()
@@ -28,30 +59,17 @@ class ThreadGate(Generic[T]):
     def __init__(self) -> None:
         self.entered = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
-        self._gone = threading.Event()
-        self._result: Callable[[], T] | None = None
+        self._freed = threading.Event()
+        super().__init__(self._freed.set)
 
     def __call__(self, *args: object) -> T:
         """In the thread: say so, and wait."""
         self._token.run_sync_soon(self.entered.set)
-        self._gone.wait()
-        assert self._result is not None
-        return self._result()
-
-    def open(self, value: T) -> None:
-        """Let the threads return a value."""
-        self._let_go(lambda: value)
-
-    def fail(self, error: BaseException) -> None:
-        """Let the threads raise an error."""
-        self._let_go(_raising(error))
-
-    def _let_go(self, result: Callable[[], T]) -> None:
-        self._result = result
-        self._gone.set()
+        self._freed.wait()
+        return self._come_back()
 
 
-class WorkGate(Generic[T]):
+class WorkGate(_Gate[T]):
     """Work for a dispatch that stands still until the test lets it go.
 
     Args:
@@ -68,8 +86,8 @@ class WorkGate(Generic[T]):
         self.ended = trio.Event()
         self.cancellations = 0
         self._stubborn = stubborn
-        self._gone = trio.Event()
-        self._result: Callable[[], T] | None = None
+        self._freed = trio.Event()
+        super().__init__(self._freed.set)
 
     async def __call__(self, *args: object) -> T:
         """Wait to be let go."""
@@ -77,33 +95,13 @@ class WorkGate(Generic[T]):
         try:
             # Without a bound on purpose: this is the work that a bound elsewhere must survive.
             with trio.CancelScope(shield=self._stubborn):
-                await self._gone.wait()
+                await self._freed.wait()
         except trio.Cancelled:
             self.cancellations += 1
             raise
         finally:
             self.ended.set()
-        assert self._result is not None
-        return self._result()
-
-    def open(self, value: T) -> None:
-        """Let the work return a value."""
-        self._let_go(lambda: value)
-
-    def fail(self, error: BaseException) -> None:
-        """Let the work raise an error."""
-        self._let_go(_raising(error))
-
-    def _let_go(self, result: Callable[[], T]) -> None:
-        self._result = result
-        self._gone.set()
-
-
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
-    def result() -> NoReturn:
-        raise error
-
-    return result
+        return self._come_back()
 
 
 class VirtualThreads:
