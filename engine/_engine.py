@@ -177,6 +177,7 @@ class Engine:
         weight: int = 1,
         group: str | None = None,
         request_id: str | None = None,
+        family: object | None = None,
     ) -> AsyncIterator[Request]:
         """Admit a request; it waits for permits where the gate has a queue.
 
@@ -189,6 +190,7 @@ class Engine:
             weight: Permits to hold, all or none.
             group: Whose limit they count against.
             request_id: Names the request in logs; made when not given.
+            family: What it shares with requests that wait for it, as for `AdmissionGate.admit`.
 
         Raises:
             DeadlinePassed: It had passed already, or passed while waiting.
@@ -201,8 +203,9 @@ class Engine:
         self._refuse_when_closing()
         request = self._arrivals.enter(seconds, deadline, request_id)
         try:
+            name, until = request.request_id, request.deadline
             permit = await self.gate.admit(
-                weight, deadline=request.deadline, group=group, request_id=request.request_id
+                weight, deadline=until, group=group, request_id=name, family=family
             )
             yield self._admit(request, permit)
         finally:
@@ -218,12 +221,14 @@ class Engine:
         weight: int = 1,
         group: str | None = None,
         request_id: str | None = None,
+        family: object | None = None,
     ) -> Iterator[Request]:
         """`request` that never waits: refused when there is no room. Never a checkpoint."""
         self._refuse_when_closing()
         request = self._arrivals.enter(seconds, deadline, request_id)
         try:
-            permit = self.gate.admit_nowait(weight, group=group, request_id=request.request_id)
+            name = request.request_id
+            permit = self.gate.admit_nowait(weight, group=group, request_id=name, family=family)
             yield self._admit(request, permit)
         finally:
             self._arrivals.leave(request)
@@ -317,11 +322,9 @@ class Engine:
 
     def health(self) -> Health:
         """Whether requests can be served, and what a person should look at. O(ranks)."""
-        lanes = self.lanes.statistics()
+        lanes, feeds = self.lanes.statistics(), self._feeding.feeds()
         now = trio.current_time()
-        return health(
-            self.config, self._registry, self._eligibility, lanes, now, self._feeding.feeds()
-        )
+        return health(self.config, self._registry, self._eligibility, lanes, now, feeds)
 
     def feeds(self) -> tuple[Feed, ...]:
         """The event streams that the engine follows, as they fare now. O(streams)."""

@@ -22,6 +22,7 @@ from kvlanes.engine import (
     RequestExists,
     RequestTooLarge,
     ReservationEnded,
+    WaitsForItself,
     current_request_id,
     open_engine,
 )
@@ -35,6 +36,17 @@ async def test_a_request_holds_its_weight_until_it_is_left() -> None:
             assert (engine.gate.free, request.permit.weight) == (1, 3)
             assert engine.statistics().open_requests == 1
         assert engine.gate.free == 4
+
+
+async def test_requests_of_one_family_never_wait_for_each_other() -> None:
+    """P54: what would wait until its deadline for itself is told so at once."""
+    async with running(*ABC, permits=4, admission_queue=4) as engine:
+        async with engine.request(weight=2, family="job"), engine.request():
+            with pytest.raises(CapacityExhausted):  # it could wait for the other request only
+                async with engine.request(weight=2, family="job"):
+                    raise AssertionError("admitted")
+            with pytest.raises(WaitsForItself), engine.request_nowait(weight=3, family="job"):
+                raise AssertionError("admitted")
 
 
 async def test_nowait_refuses_where_request_waits() -> None:
