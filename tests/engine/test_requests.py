@@ -40,13 +40,16 @@ async def test_a_request_holds_its_weight_until_it_is_left() -> None:
 
 async def test_requests_of_one_family_never_wait_for_each_other() -> None:
     """P54: what would wait until its deadline for itself is told so at once."""
-    async with running(*ABC, permits=4, admission_queue=4) as engine:
-        async with engine.request(weight=2, family="job"), engine.request():
-            with pytest.raises(CapacityExhausted):  # it could wait for the other request only
-                async with engine.request(weight=2, family="job"):
-                    raise AssertionError("admitted")
-            with pytest.raises(WaitsForItself), engine.request_nowait(weight=3, family="job"):
+    async with (
+        running(*ABC, permits=4, admission_queue=4) as engine,
+        engine.request(weight=2, family="job"),
+        engine.request(),
+    ):
+        with pytest.raises(CapacityExhausted):  # it could wait for the other request only
+            async with engine.request(weight=2, family="job"):
                 raise AssertionError("admitted")
+        with pytest.raises(WaitsForItself), engine.request_nowait(weight=3, family="job"):
+            raise AssertionError("admitted")
 
 
 async def test_nowait_refuses_where_request_waits() -> None:
