@@ -63,6 +63,7 @@ from kvlanes.indexer import Clear as Clear
 from kvlanes.indexer import Expired as Expired
 from kvlanes.indexer import IndexBackend as IndexBackend
 from kvlanes.indexer import Lease as Lease
+from kvlanes.indexer import Multimodal as Multimodal
 from kvlanes.indexer import Mutation as Mutation
 from kvlanes.indexer import Overlap as Overlap
 from kvlanes.indexer import Prompt as Prompt
@@ -72,6 +73,7 @@ from kvlanes.indexer import RadixStatistics as RadixStatistics
 from kvlanes.indexer import Rank as Rank
 from kvlanes.indexer import Remove as Remove
 from kvlanes.indexer import Store as Store
+from kvlanes.indexer import Tokens as Tokens
 from kvlanes.nursery import CapacityLease as CapacityLease
 from kvlanes.nursery import Completed as Completed
 from kvlanes.nursery import DeadlineExpired as DeadlineExpired

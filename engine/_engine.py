@@ -1,6 +1,6 @@
 """The engine: admission, routing, lanes and dispatch behind one object."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -22,7 +22,7 @@ from kvlanes.engine._router import Router
 from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.feeds import REPLAYS_AT_ONCE, Feed
-from kvlanes.indexer import Applied, Lease, Mutation, Prompt, Rank, Store
+from kvlanes.indexer import Applied, Lease, Multimodal, Mutation, Prompt, Rank, Store, Tokens
 from kvlanes.nursery import CapacityLease, Ending, LaneSet
 
 
@@ -241,14 +241,20 @@ class Engine:
     # -- routing
 
     def prompt(
-        self, tokens: Sequence[int], *, adapter: str | None = None, namespace: str | None = None
+        self,
+        tokens: Tokens,
+        *,
+        adapter: str | None = None,
+        namespace: str | None = None,
+        multimodal: Multimodal | None = None,
     ) -> Prompt:
-        """Token ids as this engine's blocks, under an adapter and a tenant. O(tokens)."""
-        return Prompt(tokens, self.config.block_size, adapter=adapter, namespace=namespace)
+        """Token ids as this engine's blocks; arguments and errors are `Prompt`'s. O(tokens)."""
+        size = self.config.block_size
+        return Prompt(tokens, size, adapter=adapter, namespace=namespace, multimodal=multimodal)
 
     def probe(
         self,
-        prompt: Prompt | Sequence[int],
+        prompt: Prompt | Tokens,
         *,
         exclude: Collection[str | Rank] = (),
         allowed: Collection[str | Rank] | None = None,
@@ -259,7 +265,7 @@ class Engine:
 
     @enable_ki_protection
     def _reserve(
-        self, request: Request, prompt: Prompt | Sequence[int], wishes: Wishes = ANY
+        self, request: Request, prompt: Prompt | Tokens, wishes: Wishes = ANY
     ) -> Reservation:
         """`Request.route`: decide and book in one step, so that equal callers see each other.
 

@@ -1,6 +1,6 @@
 """One request: a permit, a deadline, and the reservations made on its behalf."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
@@ -11,7 +11,7 @@ from kvlanes.admission import Permit
 from kvlanes.engine._eligibility import Wishes
 from kvlanes.engine._errors import RequestEnded
 from kvlanes.engine._reservation import Reservation
-from kvlanes.indexer import Prompt, Rank
+from kvlanes.indexer import Prompt, Rank, Tokens
 
 if TYPE_CHECKING:
     from kvlanes.engine._engine import Engine
@@ -77,7 +77,7 @@ class Request:
     @enable_ki_protection
     def route(
         self,
-        prompt: Prompt | Sequence[int],
+        prompt: Prompt | Tokens,
         *,
         exclude: Collection[str | Rank] = (),
         allowed: Collection[str | Rank] | None = None,

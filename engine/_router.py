@@ -1,7 +1,6 @@
 """Deciding where a prompt goes: candidates, what they hold, the choice, and its record."""
 
 import random
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -13,7 +12,7 @@ from kvlanes.engine._registry import LiveRank, Registry
 from kvlanes.engine._route import NOTHING, Route
 from kvlanes.engine.load import Booking
 from kvlanes.engine.selection import Held, Query, Selection, select
-from kvlanes.indexer import Overlap, Prompt, Rank, TieredOverlap
+from kvlanes.indexer import Overlap, Prompt, Rank, TieredOverlap, Tokens
 from kvlanes.nursery import LaneSet
 
 
@@ -56,7 +55,7 @@ class Router:
         self._choices = 0  # booked decisions; makes the next draw
         self._trail = xxh3_64()  # of all booked decisions in order
 
-    def decide(self, prompt: Prompt | Sequence[int], wishes: Wishes) -> Decision:
+    def decide(self, prompt: Prompt | Tokens, wishes: Wishes) -> Decision:
         """What would be decided now. Asking changes nothing, random state included.
 
         Raises:

@@ -15,7 +15,9 @@ from kvlanes.indexer._errors import MutationTypeInvalid as MutationTypeInvalid
 from kvlanes.indexer._errors import PackedLengthInvalid as PackedLengthInvalid
 from kvlanes.indexer._errors import TokenOutOfRange as TokenOutOfRange
 from kvlanes.indexer._errors import TokensInvalid as TokensInvalid
+from kvlanes.indexer._identity import Multimodal as Multimodal
 from kvlanes.indexer._identity import Prompt as Prompt
+from kvlanes.indexer._identity import Tokens as Tokens
 from kvlanes.indexer._identity import block_hashes as block_hashes
 from kvlanes.indexer._identity import engine_hash as engine_hash
 from kvlanes.indexer._identity import multimodal_key as multimodal_key

@@ -13,6 +13,7 @@ with one `memcmp`.
 Source: the published formulas, pinned by `tests/data/hash_vectors.json`.
 """
 
+import collections.abc
 import struct
 import sys
 from array import array
@@ -32,8 +33,10 @@ from kvlanes.indexer._errors import (
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+else:  # Python 3.11 has no name for it
+    Buffer = getattr(collections.abc, "Buffer", object)
 
-Tokens: TypeAlias = "Sequence[int] | Buffer"
+Tokens: TypeAlias = Sequence[int] | Buffer
 Multimodal: TypeAlias = Sequence[Iterable[int] | None]
 
 HASH_SCHEME = "xxh3-64-seed-1337"

@@ -3,6 +3,7 @@
 
 import contextlib
 import pickle
+from array import array
 from collections import Counter
 from typing import Any
 
@@ -265,10 +266,11 @@ async def test_tokens_and_prompts_are_the_same_to_route() -> None:
     async with running(*ABC) as engine:
         tokens = list(range(70))
         await store(engine, "b", engine.prompt(tokens))
-        for prompt in (tokens, engine.prompt(tokens), Prompt(tokens, BLOCK)):
+        for prompt in (tokens, array("I", tokens), engine.prompt(tokens), Prompt(tokens, BLOCK)):
             assert engine.probe(prompt).rank == Rank("b")
         assert engine.probe(engine.prompt(tokens, namespace="other")).overlap == 0
         assert engine.probe(engine.prompt(tokens, adapter="other")).overlap == 0
+        assert engine.probe(engine.prompt(tokens, multimodal=[None, [7]])).overlap == 1
 
 
 async def test_a_prompt_without_a_full_block_still_finds_a_worker() -> None:
