@@ -5,14 +5,14 @@ which is the same as long as none of the names is in use by this rank elsewhere;
 block it named has to be forgotten first, and the segment is stored block by block.
 """
 
-import struct
+from array import array
 
 from kvlanes.indexer._mutations import Applied
 from kvlanes.indexer._radix_holder import Holder
+from kvlanes.indexer._radix_lease import counted
 from kvlanes.indexer._radix_node import Node, common, position
 from kvlanes.indexer._radix_timers import CONFIRMED
 from kvlanes.indexer._radix_tree import SegmentTree
-from kvlanes.indexer._validation import unpack
 
 
 def confirm(
@@ -30,13 +30,13 @@ def confirm(
         if at:
             parent = _name(names, at - 8)
         fresh += _store_singly(tree, holder, parent, blocks[at:], names[at:])
-    return Applied(fresh >> 3, (len(blocks) - fresh) >> 3)
+    return counted(fresh >> 3, (len(blocks) - fresh) >> 3)
 
 
 def remove(tree: SegmentTree, holder: Holder, names: bytes) -> Applied:
     """Hold the blocks of these names (packed) no more. O(names), a split or two for each run."""
-    before, at = holder.blocks, 0
-    while at < len(names):
+    before, at, end = holder.blocks, 0, len(names)
+    while at < end:
         node = tree.names.find(holder, _name(names, at))
         if node is None:
             at += 8
@@ -46,7 +46,7 @@ def remove(tree: SegmentTree, holder: Holder, names: bytes) -> Applied:
         _uncover(tree, holder, node, low, high)
         at += high - low
     done = before - holder.blocks
-    return Applied(applied=done, unknown=(len(names) >> 3) - done)
+    return counted(done, 0, 0, (end >> 3) - done)
 
 
 def _name(names: bytes, at: int) -> int:
@@ -58,16 +58,25 @@ def _run(held: bytes, names: bytes, at: int) -> tuple[int, int]:
 
     Engines evict whole runs, mostly the last block first; one split serves the run.
     """
+    if len(held) == 8:
+        return 0, 8
     low = position(held, names[at : at + 8])
-    high = low + common(held[low:], names, at)
-    if low and high - low == 8 and held[low - 8 : low] == names[at + 8 : at + 16]:
-        below = held[max(0, high - (len(names) - at)) : high]
-        low = high - common(_reversed(below), names, at)
-    return low, high
+    high = low + 8
+    if low and held[low - 8 : low] == names[at + 8 : at + 16]:
+        below = _reversed(held[max(0, high - (len(names) - at)) : high])
+        return high - _repeated(below, names, at), high
+    return low, low + _repeated(held[low:], names, at)
+
+
+def _repeated(packed: bytes, names: bytes, at: int) -> int:
+    """`common`, with a glance at what is usual: all of it."""
+    return len(packed) if names.startswith(packed, at) else common(packed, names, at)
 
 
 def _reversed(packed: bytes) -> bytes:
-    return struct.pack(f">{len(packed) >> 3}Q", *reversed(unpack(packed)))
+    names = array("Q", packed)
+    names.reverse()
+    return names.tobytes()
 
 
 def _uncover(tree: SegmentTree, holder: Holder, node: Node, low: int, high: int) -> None:
@@ -97,8 +106,6 @@ def _store(
     held = tree.names.of(holder, node)
     lead = position(held, parent.to_bytes(8, "big")) + 8
     if lead == len(held):
-        if tree.append(holder, node, blocks, names):
-            return len(blocks), len(blocks)
         return _walk(tree, holder, node, blocks, names)
     # The parent lies inside a segment: walk that segment again, from its own first block.
     assert node.parent is not None
@@ -135,6 +142,8 @@ def _walk(
     at, end, fresh = 0, len(blocks), 0
     while at < end:
         child = node.child(blocks, at)
+        if child is None and tree.extend(holder, node, blocks[at:], names[at:]):
+            return fresh + end - at, end
         size = end - at if child is None else common(child.edge, blocks, at)
         mine = names[at : at + size]
         before = None if child is None else _names_before(tree, holder, child)

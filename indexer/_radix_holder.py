@@ -51,10 +51,10 @@ class Holder:
         """Hold a segment without a lease, whatever stood there before."""
         before = self.segments.get(node)
         self.segments[node] = CONFIRMED
-        self.confirmed += len(node)
+        self.confirmed += len(node.edge) >> 3
         if before is None:
             node.held |= self.bit
-            self.blocks += len(node)
+            self.blocks += len(node.edge) >> 3
         elif before < NEVER:
             self.retire()
 
@@ -62,9 +62,9 @@ class Holder:
         """Hold a segment no more; whether it was confirmed, and so has names to take away."""
         deadline = self.segments.pop(node)
         node.held ^= self.bit
-        self.blocks -= len(node)
+        self.blocks -= len(node.edge) >> 3
         if deadline == CONFIRMED:
-            self.confirmed -= len(node)
+            self.confirmed -= len(node.edge) >> 3
             return True
         if deadline < NEVER:
             self.retire()

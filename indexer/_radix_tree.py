@@ -88,12 +88,15 @@ class SegmentTree:
     def grow(self, parent: Node, edge: bytes) -> Node:
         """A new node that nobody holds yet."""
         node = Node(edge, 0, parent)
+        self._adopt(parent, node)
+        self.entries += len(edge) >> 3
+        return node
+
+    def _adopt(self, parent: Node, node: Node) -> None:
         parent.add(node)
         if self.order is not None:
             self.order[node] = None
         self.nodes += 1
-        self.entries += len(edge) >> 3
-        return node
 
     def split(self, node: Node, cut: int) -> Node:
         """Cut a segment after `cut` bytes; the first part, whose only child is the second.
@@ -199,19 +202,28 @@ class SegmentTree:
         if holder.forget(node):
             self.names.take(holder, node)
 
-    def append(self, holder: Holder, node: Node, edge: bytes, names: bytes) -> bool:
-        """Lengthen a confirmed leaf that only this rank holds; False where it is another.
+    def extend(self, holder: Holder, node: Node, edge: bytes, names: bytes) -> bool:
+        """Confirm a run for one rank behind a node that has no child like it, the usual way.
 
-        The next block of a running request, which is most of what engines say: growing a node
-        and merging it would take four times as long.
+        It lengthens a leaf that only this rank holds (the next block of a running request), or
+        becomes a leaf. Neither leaves anything to merge: a leaf that could be merged would have
+        been lengthened. Storing, naming and merging one by one would take twice as long.
+
+        Returns:
+            False where one of the names is in use; then nothing was changed. O(names).
         """
-        if not holder.bit == node.held == node.named or node.only is not None or node.kids:
+        bit, leaf = holder.bit, node
+        if not bit == node.held == node.named or node.only is not None or node.kids:
+            leaf = Node(b"", bit, node)
+            leaf.named = bit
+        if not self.names.lengthen(holder, leaf, names):
             return False
-        if not self.names.lengthen(holder, node, names):
-            return False
-        node.edge += edge
-        holder.lengthen(len(edge) >> 3)
+        leaf.edge += edge
+        if leaf is not node:
+            self._adopt(node, leaf)
+            holder.segments[leaf] = CONFIRMED
         self.entries += len(edge) >> 3
+        holder.lengthen(len(edge) >> 3)
         return True
 
     def trim(self, node: Node, cut: int) -> None:

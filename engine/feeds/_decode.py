@@ -24,10 +24,10 @@ from kvlanes.engine.feeds._events import (
 )
 from kvlanes.engine.feeds._wire import (
     ListBatch,
-    ListCleared,
+    ListRemoved,
     ListStored,
     MapBatch,
-    MapCleared,
+    MapRemoved,
     MapStored,
     integers,
     list_batch,
@@ -40,6 +40,7 @@ from kvlanes.engine.feeds._wire import (
 from kvlanes.indexer import EngineHashInvalid, engine_hash
 
 _MASK = (1 << 64) - 1
+_NO_EXTRA: tuple[None, ExtraKeys] = (None, ())
 
 
 def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
@@ -57,25 +58,25 @@ def decode(payload: bytes, limit_hashes: int = 65_536) -> Batch:
     for decoder in well_formed:
         try:
             whole = decoder.decode(payload)
-            events = [_canonical(event) for event in _merged(whole.events, limit_hashes)]
+            if len(payload) > limit_hashes:  # else no event can name so many
+                _require_few(whole.events, limit_hashes)
+            events = [_canonical(event) for event in _joined(whole.events)]
         except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid):
             continue
         return Batch(whole.ts, events, whole.data_parallel_rank)
     return _decode_each(payload, limit_hashes)
 
 
-def _merged(given: list[Any], limit_hashes: int) -> list[Any]:
+def _joined(given: list[Any]) -> list[Any]:
     """Make removals that follow each other one: engines announce them block by block."""
-    merged: list[Any] = []
+    if len(given) == 1:
+        return given
+    joined: list[Any] = []
     run: list[int | bytes] | None = None
     medium = group = locality = None
     for event in given:
         kind = type(event)
-        if kind is MapCleared or kind is ListCleared:
-            run = None
-        elif len(event.block_hashes) > limit_hashes:
-            raise _too_many(event.block_hashes, limit_hashes)
-        elif kind is MapStored or kind is ListStored:
+        if kind is not MapRemoved and kind is not ListRemoved:
             run = None
         elif (
             run is not None
@@ -88,12 +89,16 @@ def _merged(given: list[Any], limit_hashes: int) -> list[Any]:
         else:
             run, medium = event.block_hashes, event.medium
             group, locality = event.group_idx, event.locality
-        merged.append(event)
-    return merged
+        joined.append(event)
+    return joined
 
 
-def _too_many(hashes: Sequence[object], limit_hashes: int) -> msgspec.ValidationError:
-    return msgspec.ValidationError(f"{len(hashes)} hashes, at most {limit_hashes}")
+def _require_few(events: Sequence[Any], limit_hashes: int) -> None:
+    """Refuse an event that names more hashes than one may."""
+    for event in events:
+        count = len(getattr(event, "block_hashes", ()))
+        if count > limit_hashes:
+            raise msgspec.ValidationError(f"{count} hashes, at most {limit_hashes}")
 
 
 def _decode_each(payload: bytes, limit_hashes: int) -> Batch:
@@ -146,8 +151,7 @@ def _is_array(data: Any) -> bool:
 def _event(raw: msgspec.Raw, limit_hashes: int) -> Event:
     try:
         event: Any = (list_event if _is_array(raw) else map_event).decode(raw)
-        if len(getattr(event, "block_hashes", ())) > limit_hashes:
-            raise _too_many(event.block_hashes, limit_hashes)
+        _require_few([event], limit_hashes)
         return _canonical(event)
     except (msgspec.MsgspecError, UnicodeError, EngineHashInvalid) as error:
         return _unread(raw, str(error))
@@ -157,12 +161,12 @@ def _canonical(event: Any) -> Event:
     kind = type(event)
     if kind is MapStored:
         return _map_stored(event, _hashes(event.block_hashes))
+    if kind is MapRemoved or kind is ListRemoved:
+        medium = _medium(event.medium, event.locality)
+        return Removed(_hashes(event.block_hashes), medium, event.group_idx or 0)
     if kind is ListStored:
         return _list_stored(event, _hashes(event.block_hashes))
-    if kind is MapCleared or kind is ListCleared:
-        return Cleared()
-    medium = _medium(event.medium, event.locality)
-    return Removed(_hashes(event.block_hashes), medium, event.group_idx or 0)
+    return Cleared()
 
 
 def _unread(raw: msgspec.Raw, reason: str) -> Event:
@@ -201,10 +205,11 @@ def _medium(medium: str | None, locality: str | None) -> str:
 def _map_stored(event: MapStored, hashes: list[int]) -> Event:
     if event.mm_keys:
         return Unreadable("mm_keys have no published meaning", harmless=True)
-    salt, keys = _extra(event.extra_keys, event.lora_name)
+    salt, keys = _extra(event.extra_keys, event.lora_name) if event.extra_keys else _NO_EXTRA
+    parent = event.parent_block_hash
     return Stored(
         hashes,
-        _parent(event.parent_block_hash),
+        None if parent is None else engine_hash(parent),
         event.token_ids,
         event.block_size,
         _medium(event.medium, event.locality),
@@ -221,10 +226,11 @@ def _list_stored(event: ListStored, hashes: list[int]) -> Event:
     medium = event.medium if isinstance(event.medium, str) else None
     locality = event.locality if isinstance(event.locality, str) else None
     name, metadata, extra, group, kind = _tail(tail)
-    salt, keys = _extra(extra, name)
+    salt, keys = _extra(extra, name) if extra else _NO_EXTRA
+    parent = event.parent_block_hash
     return Stored(
         hashes,
-        _parent(event.parent_block_hash),
+        None if parent is None else engine_hash(parent),
         event.token_ids,
         event.block_size,
         _medium(medium, locality),
@@ -261,21 +267,15 @@ def _salt(metadata: dict[Any, Any]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _parent(value: int | bytes | None) -> int | None:
-    return None if value is None else engine_hash(value)
-
-
 def _adapter(name: str | None, number: int | None) -> str | None:
     """Old releases number adapters without naming them; such blocks are not the base model's."""
     return name or (None if number is None else f"lora_id:{number}")
 
 
-def _extra(
-    extra: list[list[Any] | None] | None, adapter: str | None
-) -> tuple[str | None, ExtraKeys]:
+def _extra(extra: list[list[Any] | None], adapter: str | None) -> tuple[str | None, ExtraKeys]:
     """Split what vLLM mixes in one list: adapter, salt, multimodal items, digests."""
-    if not extra or not any(extra):
-        return None, ()
+    if not any(extra):
+        return _NO_EXTRA
     salts: list[str] = []
     keys = [_block_keys(entries or (), adapter, salts) for entries in extra]
     return salts[0] if salts else None, tuple(keys) if any(keys) else ()

@@ -104,10 +104,15 @@ class DialledLink:
             raise ConnectionLost(f"{self._target.endpoint} did not answer in {seconds} s")
         self.check()
 
+    def receive_nowait(self) -> Frame | None:
+        return self._frame(self._receiver.receive_nowait())
+
     async def receive(self, idle_seconds: float) -> Frame | None:
         if self._ended:
             self.check()
-        message = await self._receiver.receive(idle_seconds)
+        return self._frame(await self._receiver.receive(idle_seconds))
+
+    def _frame(self, message: list[bytes] | None) -> Frame | None:
         # What is still queued of a connection that has ended is not looked at: the process
         # behind it may be gone, and its successor may have answered a replay already.
         if self._ended:

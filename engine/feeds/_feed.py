@@ -142,7 +142,7 @@ class Feed:
     error: str = ""
     on_state: "Callable[[Feed], None] | None" = None
     _fastest: float = float("inf")
-    _watchers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+    _change: trio.Event | None = None  # set by the next change; made by who waits for it
 
     def advance(self, watermark: Watermark, blocks: int, now: float, timestamp: float) -> None:
         """Note a batch that was applied; of its engine's time stamp only differences count."""
@@ -154,7 +154,8 @@ class Feed:
         if delay < self._fastest:
             self._fastest = delay
         self.lag_seconds = delay - self._fastest
-        self.changed()
+        if self._change is not None:
+            self.changed()
 
     def complaint(self) -> str:
         """What a person should look at, in one sentence; empty when all is well."""
@@ -178,10 +179,13 @@ class Feed:
 
     def changed(self) -> None:
         """Wake those who wait for something. O(1) when nobody does."""
-        if self._watchers:
-            self._watchers.unpark_all()
+        if self._change is not None:
+            self._change.set()
+            self._change = None
 
     async def until(self, condition: Callable[["Feed"], bool]) -> None:
         """Wait until `condition(feed)` holds. A checkpoint unless it holds already."""
         while not condition(self):
-            await self._watchers.park()
+            if self._change is None:
+                self._change = trio.Event()
+            await self._change.wait()

@@ -192,12 +192,15 @@ class _ListenedLink:
     def replayable(self) -> bool:
         return self.target.replay is not None
 
-    async def receive(self, idle_seconds: float) -> Frame | None:
+    def receive_nowait(self) -> Frame | None:
         try:
             return self.stream.receive.receive_nowait()
         except trio.WouldBlock:
-            with trio.move_on_after(idle_seconds):
-                return await self.stream.receive.receive()
+            return None
+
+    async def receive(self, idle_seconds: float) -> Frame | None:
+        with trio.move_on_after(idle_seconds):
+            return await self.stream.receive.receive()
         return None
 
     def check(self) -> None:

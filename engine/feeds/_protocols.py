@@ -75,6 +75,14 @@ class Link(Protocol):
     @property
     def replayable(self) -> bool: ...
 
+    def receive_nowait(self) -> Frame | None:
+        """A live batch that is there already, or `None`. Never a checkpoint.
+
+        Raises:
+            FrameInvalid, ConnectionLost: As in `receive`.
+        """
+        ...
+
     async def receive(self, idle_seconds: float) -> Frame | None:
         """The next live batch; `None` after so many seconds without one.
 

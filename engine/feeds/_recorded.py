@@ -101,11 +101,11 @@ class _RecordedLink:
     def replayable(self) -> bool:
         return bool(self.recording.replay)
 
+    def receive_nowait(self) -> Frame | None:
+        return next(self.rest, None)
+
     async def receive(self, idle_seconds: float) -> Frame | None:
-        frame = next(self.rest, None)
-        if frame is None:
-            raise ConnectionLost("the recording ends here")
-        return frame
+        raise ConnectionLost("the recording ends here")
 
     def check(self) -> None:
         """A file does not end before it is read."""

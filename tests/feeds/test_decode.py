@@ -107,7 +107,9 @@ def test_recorded_frames_decode_to_the_canonical_events(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vllm_0_33_0_int", "vllm_positional_derived"])
 def test_other_block_sizes_and_media_decode(name: str) -> None:
-    large, small = [event for frame in frames_of(name)[13:] for event in decode(frame.payload).events]
+    large, small = [
+        event for frame in frames_of(name)[13:] for event in decode(frame.payload).events
+    ]
     assert isinstance(large, Stored)
     assert (large.block_size, large.medium, len(large.hashes)) == (64, "CPU", 8)
     assert isinstance(small, Stored)

@@ -52,6 +52,9 @@ class FakeLink:
             self.arrived = trio.Event()
             with trio.move_on_after(idle_seconds):
                 await self.arrived.wait()
+        return self.receive_nowait()
+
+    def receive_nowait(self) -> Frame | None:
         if self.ended and (self.noticed or not self.queue):
             self.check()
         if not self.queue:
