@@ -108,13 +108,14 @@ class TaskReceiver:
 
     @enable_ki_protection
     def _account(self) -> None:
-        task = self._task
-        if task is None or self._closed:
+        if self._closed:
+            return
+        task, self._task = self._task, None
+        if task is None:
             return
         if not task.acknowledged:
-            self._closed = True  # and the task stays here: `close` says that it is unsettled
+            self._closed, self._task = True, task  # so `close` will say that it is unsettled
             raise AcknowledgementMissing(f"{type(task.work).__name__} was not acknowledged")
-        self._task = None
         self._desk.settle(task)
 
     @enable_ki_protection

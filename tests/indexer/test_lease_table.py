@@ -1,7 +1,7 @@
 """Leases beside a backend that has none: timers, names, and what the backend gets to see."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -175,3 +175,21 @@ def test_name_that_moves_off_a_leased_block_s_child_keeps_the_lease() -> None:
 def depths(table: LeaseTable, *chains: Sequence[int]) -> list[int]:
     table.check()
     return [table.overlap(prompt(*chain)).of(A) for chain in chains]
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        lambda table: table._paths.links.popitem(),
+        lambda table: table._ranks[A].names.names.popitem(),
+        lambda table: table._ranks[A].leases.armed.clear(),
+    ],
+)
+def test_check_sees_parts_that_do_not_agree(corrupt: Callable[[LeaseTable], object]) -> None:
+    table = LeaseTable(PositionalIndex(16))
+    table.apply(store(A, [1, 2]), 0.0)
+    table.apply(guess(A, [1, 2, 3]), 0.0)
+    table.check()
+    corrupt(table)
+    with pytest.raises(AssertionError):
+        table.check()

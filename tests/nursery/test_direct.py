@@ -8,6 +8,7 @@ from kvlanes.nursery import DirectLane, LaneCrashed, StaleIncarnation
 from tests.nursery.scenes import (
     A,
     B,
+    Broken,
     Factory,
     HookedIndex,
     breaks_on,
@@ -57,7 +58,9 @@ async def test_a_departure_ends_coverage_and_incarnation() -> None:
         lane.apply(confirmed(A, 3), old)
 
 
-async def test_a_crash_leaves_an_empty_index() -> None:
+async def test_a_crash_leaves_an_empty_index_and_its_cause_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     factory = Factory()
     lane = DirectLane(factory)
     lane.apply(confirmed(A, 3))
@@ -66,6 +69,9 @@ async def test_a_crash_leaves_an_empty_index() -> None:
         lane.apply(confirmed(A, 4))
     assert lane.overlap(prompt(3)).scores() == {}
     assert lane.apply(confirmed(A, 1)) == Applied(applied=1)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is Broken
 
 
 async def test_a_negative_ttl_is_refused() -> None:

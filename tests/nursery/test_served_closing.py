@@ -20,6 +20,7 @@ from tests.nursery.scenes import (
     Broken,
     checked_lanes,
     confirmed,
+    prompt,
 )
 from tests.nursery.served import (
     Backends,
@@ -89,6 +90,31 @@ async def closing_after(
     async with checked_lanes(backends, lanes=1, drain_seconds=0) as lanes:
         calls.start_soon(call, lanes)
         await event.wait()
+
+
+async def test_a_lane_that_has_ended_tells_at_once(autojump_clock: MockClock) -> None:
+    """While another lane still waits for its backend."""
+    backends = Backends(lambda: GatedBackend(reads_in_caller=False, gated=True))
+    told: list[float] = []
+
+    async def read_later(lanes: LaneSet) -> None:
+        await trio.sleep(1.0)
+        with pytest.raises(LaneClosed):
+            await lanes.read(prompt(1))
+        told.append(trio.current_time())
+
+    async def owner(calls: trio.Nursery) -> None:
+        async with checked_lanes(backends, lanes=2, drain_seconds=5.0) as lanes:
+            lanes.attach(A)
+            assert lanes.post(confirmed(B, 1))
+            await wait_all_tasks_blocked()
+            calls.start_soon(read_later, lanes)
+
+    started = trio.current_time()
+    async with trio.open_nursery() as calls:
+        await owner(calls)
+    assert told == [started + 1.0]
+    assert trio.current_time() == started + 5.0
 
 
 class Stubborn(GatedBackend):

@@ -219,9 +219,11 @@ async def test_one_lanes_crash_ends_the_instance_on_all_lanes() -> None:
         assert len(held) <= ends.count(Applied(applied=1))
 
 
-async def test_serve_that_breaks_at_once_every_time_reaches_the_owner() -> None:
+@pytest.mark.parametrize("checkpoints", [0, 1])
+async def test_serve_that_breaks_at_once_every_time_reaches_the_owner(checkpoints: int) -> None:
     async def broken(backend: GatedBackend, tasks: TaskReceiver) -> None:
-        await trio.lowlevel.checkpoint()
+        for _ in range(checkpoints):
+            await trio.lowlevel.checkpoint()
         raise Broken
 
     async def owner() -> None:
