@@ -143,6 +143,7 @@ class ServedLane:
         self.scope.cancel()
 
     async def _serve(self) -> None:
+        await trio.lowlevel.checkpoint()  # a backend that breaks at once must not hold the loop
         backend, receiver = self.backends.backend, TaskReceiver(self)
         self._receiver = receiver
         cause: Exception = ServedTooShort("serve returned before its lane ended")
