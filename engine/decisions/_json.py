@@ -25,14 +25,13 @@ def parse_json(data: bytes) -> Json:
     """
     try:
         text = data.decode()
-        value: Json = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_constant, parse_float=_finite
-        )
-        if "\\ud" in text.lower():  # only an escape can smuggle a lone surrogate past UTF-8
+        value: Json = _DECODER.decode(text)
+        if "\\ud" in text or "\\uD" in text:  # how a lone surrogate gets past UTF-8
             dump_json(value)
     except (ValueError, RecursionError) as error:
         raise DecisionError(INVALID_JSON) from error
-    if _deeper_than(MAX_DEPTH, value):
+    # As deep as that it cannot be without as many brackets; most bodies have fewer.
+    if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, value):
         raise DecisionError(INVALID_JSON)
     return value
 
@@ -48,7 +47,7 @@ def dump_json(value: Json) -> bytes:
 
 def compact(value: Json) -> str:
     """The text of `dump_json`, for prompts."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -83,3 +82,10 @@ def _children(value: Json) -> "list[Json]":
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+# `json.loads` and `json.dumps` would make these anew at each call.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_constant, parse_float=_finite
+)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

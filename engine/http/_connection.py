@@ -14,58 +14,44 @@ and still wants its answer.
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from itertools import chain
 from typing import TypeAlias
 
-import attrs
 import h11
 import trio
 
+from kvlanes.engine.http._bodies import Bodies
 from kvlanes.engine.http._decoding import Decoder, decoder
 from kvlanes.engine.http._inbox import Inbox
 from kvlanes.engine.http._limits import HttpLimits
 from kvlanes.engine.http._messages import (
-    BodiesBusy,
     BodyBroken,
     BodyLate,
     BodyTooLarge,
     HttpError,
     HttpRequest,
     HttpResponse,
-    Send,
+    Stream,
 )
+from kvlanes.engine.http._responses import CONTINUE, LAST_CHUNK, chunk, has_body, response_head
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Refusal: TypeAlias = Callable[[int], HttpResponse]
 
 _log = logging.getLogger("kvlanes.engine.http")
 _CHUNK_BYTES = 64 * 1024
-_FRAMING = (b"content-length", b"transfer-encoding")  # a request with neither has no body
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-
-
-@attrs.define(eq=False)
-class Bodies:
-    """Body bytes of all requests in flight. Connections take and give back; nobody waits."""
-
-    limit_bytes: int
-    used_bytes: int = 0
-
-    def take(self, count: int) -> None:
-        if self.used_bytes + count > self.limit_bytes:
-            raise BodiesBusy(self.limit_bytes)
-        self.used_bytes += count
-
-    def give_back(self, count: int) -> None:
-        self.used_bytes -= count
+_FRAMING = {b"content-length", b"transfer-encoding"}  # a request with neither has no body
 
 
 class Connection:
     """Serves one stream until either side is done with it.
 
     One scope bounds all that the server side waits for, and its deadline moves along: a scope for
-    each wait would cost more than parsing a request. Whatever ends it early ends the connection;
+    each wait would cost three times as much. Whatever ends it early ends the connection;
     `_last_words` is what the client is told then.
+
+    h11 parses requests and never learns of responses; so each request has a parser of its own, and
+    what one did not use goes back to the inbox.
     """
 
     def __init__(
@@ -82,15 +68,16 @@ class Connection:
         self._limits = limits
         self._bodies = bodies
         self._inbox = Inbox(limits.pipelined_bytes)
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._scope = trio.CancelScope()
         self._last_words: int | HttpResponse | None = None  # a status, or a whole response
         self._stopping = False
-        self._idle = False  # waits for the next request
+        self._waiting = False  # for a request, or for the rest of its head
+        self._patience_seconds = limits.head_seconds  # for its first byte
         self._handling = False  # the handler runs
         self._streaming: trio.CancelScope | None = None  # sends a body piece by piece
         # Of the current request:
-        self._bodiless = False  # a HEAD, so the response has no body on the wire
+        self._method = ""
         self._sent_bytes = 0  # of its body, before decoding
         self._body_bytes = 0  # of its body, as counted in `bodies`
         self._body_deadline = 0.0
@@ -100,8 +87,8 @@ class Connection:
         try:
             async with self._stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, nursery.cancel_scope)
-                with self._scope:
-                    await self._serve_requests()
+                while await self._serve_within_limits():
+                    self._scope = trio.CancelScope()
                 if self._scope.cancelled_caught and self._last_words is not None:
                     with trio.move_on_after(self._limits.send_seconds):
                         await self._turn_away(self._last_words)
@@ -112,7 +99,7 @@ class Connection:
     def stop(self) -> None:
         """Take no further request; one that is being served is finished."""
         self._stopping = True
-        if self._idle:
+        if self._waiting and self._last_words is None:  # nothing of a request is here
             self._scope.cancel()
         if self._streaming is not None:
             self._streaming.cancel()
@@ -131,66 +118,78 @@ class Connection:
             if not data:
                 break
             await self._inbox.put(data)
+            if len(data) == _CHUNK_BYTES:
+                await self._bodies.turn()
         # Cancelled first: a handler that waits for its body must not find a broken one instead.
         if self._handling or self._streaming is not None:
             everything.cancel()
         self._inbox.end()
 
+    async def _serve_within_limits(self) -> bool:
+        """Whether a client whose time had passed did send in time.
+
+        When this process was kept from running, the time of its clients passes while their bytes
+        lie unread in the kernel. One step later the reader has them; so a head that was late is
+        looked for once more, without any patience.
+        """
+        with self._scope:
+            await self._serve_requests()
+        late = self._scope.cancelled_caught and self._waiting and not self._stopping
+        if not late or self._patience_seconds == 0.0:
+            return False
+        await trio.lowlevel.checkpoint()
+        self._patience_seconds = 0.0
+        return not self._inbox.empty
+
     async def _serve_requests(self) -> None:
-        patience_seconds = self._limits.head_seconds
         while not self._stopping:
             try:
-                head = await self._head(patience_seconds)
+                head = await self._head()
             except h11.RemoteProtocolError as error:
                 if not self._inbox.ended:
                     await self._turn_away(error.error_status_hint)
                 return
             if head is None or not await self._exchange(head):
                 return
-            patience_seconds = self._limits.idle_seconds
 
-    async def _head(self, patience_seconds: float) -> h11.Request | None:
+    async def _head(self) -> h11.Request | None:
         """The next request line and headers, `None` when no more requests come."""
-        event: object = self._h11.next_event()
+        self._waiting = True
+        self._scope.deadline = trio.current_time() + self._patience_seconds
+        self._parser.receive_data(await self._inbox.take())
+        event: object = self._parser.next_event()
         if event is h11.NEED_DATA:
-            self._idle = True
-            self._scope.deadline = trio.current_time() + patience_seconds
-            self._h11.receive_data(await self._inbox.take())
-            self._idle = False
-            event = self._h11.next_event()
-            if event is h11.NEED_DATA:
-                self._last_words = 408
-                self._scope.deadline = trio.current_time() + self._limits.head_seconds
-                while (event := self._h11.next_event()) is h11.NEED_DATA:
-                    self._h11.receive_data(await self._inbox.take())
-                self._last_words = None
-            self._scope.deadline = math.inf
+            self._last_words = 408
+            seconds = min(self._patience_seconds, self._limits.head_seconds)
+            self._scope.deadline = trio.current_time() + seconds
+            while (event := self._parser.next_event()) is h11.NEED_DATA:
+                self._parser.receive_data(await self._inbox.take())
+            self._last_words = None
+        self._waiting = False
+        self._patience_seconds = self._limits.idle_seconds
+        self._scope.deadline = math.inf
         return event if isinstance(event, h11.Request) else None
 
     async def _exchange(self, head: h11.Request) -> bool:
         """One request and its response; whether the connection can carry another."""
         headers = tuple(head.headers)
-        if sum(len(name) + len(value) + 4 for name, value in headers) > self._limits.head_bytes:
-            await self._turn_away(431)
-            return False
+        if sum(map(len, chain(*headers))) + 4 * len(headers) > self._limits.head_bytes:
+            return await self._turn_away(431)
         path, _, query = head.target.decode("ascii").partition("?")
-        request = HttpRequest(
-            head.method.decode("ascii"), path, query, headers, lambda: self._body(request)
-        )
-        self._bodiless, self._sent_bytes = request.method == "HEAD", 0
+        self._method, self._sent_bytes = head.method.decode("ascii"), 0
+        request = HttpRequest(self._method, path, query, headers, lambda: self._body(request))
         self._body_deadline = trio.current_time() + self._limits.body_seconds
-        self._inbox.watch(not any(name in _FRAMING for name, _ in headers))
+        self._inbox.watch(_FRAMING.isdisjoint(dict(headers)))
         try:
             response = await self._handled(request)
             if response is None:
                 return False
             self._skim()
-            await self._respond(response)
+            return await self._respond(response)
         finally:
             self._bodies.give_back(self._body_bytes)
             self._body_bytes = 0
             self._inbox.watch(False)
-        return await self._next_cycle()
 
     async def _handled(self, request: HttpRequest) -> HttpResponse | None:
         """The handler's response, or ours in its place; `None` when the client has left."""
@@ -219,14 +218,15 @@ class Connection:
         if declared is not None and int(declared) > limits.body_bytes:
             raise BodyTooLarge(limits.body_bytes)
         decode = decoder(request.header("content-encoding"), limits.body_bytes, limits.window_bytes)
-        if self._h11.they_are_waiting_for_100_continue:
-            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        if self._parser.they_are_waiting_for_100_continue:
+            await self._send(CONTINUE)
+            self._scope.deadline = math.inf
         pieces: list[bytes] = []
         if not self._gather(decode, pieces):
             with trio.CancelScope(deadline=self._body_deadline) as scope:
-                self._h11.receive_data(await self._inbox.take())
+                self._parser.receive_data(await self._inbox.take())
                 while not self._gather(decode, pieces):
-                    self._h11.receive_data(await self._inbox.take())
+                    self._parser.receive_data(await self._inbox.take())
             if scope.cancelled_caught:
                 raise BodyLate(limits.body_seconds)
         decode.finish()
@@ -236,7 +236,7 @@ class Connection:
     def _gather(self, decode: Decoder, pieces: list[bytes]) -> bool:
         """Decode what has arrived; whether the body is complete."""
         try:
-            while isinstance(event := self._h11.next_event(), h11.Data):
+            while isinstance(event := self._parser.next_event(), h11.Data):
                 self._sent_bytes += len(event.data)
                 if self._sent_bytes > self._limits.body_bytes:
                     raise BodyTooLarge(self._limits.body_bytes)
@@ -250,60 +250,67 @@ class Connection:
     def _skim(self) -> None:
         """Step over a body that the handler left unread, as far as it is here already."""
         try:
-            while self._h11.their_state is h11.SEND_BODY:
-                if self._h11.next_event() is h11.NEED_DATA:
+            while self._parser.their_state is h11.SEND_BODY:
+                if self._parser.next_event() is h11.NEED_DATA:
                     data = self._inbox.take_nowait()
                     if not data:
                         return
-                    self._h11.receive_data(data)
+                    self._parser.receive_data(data)
         except h11.RemoteProtocolError:
             return  # the connection closes after this response
 
-    async def _turn_away(self, answer: int | HttpResponse) -> None:
+    async def _turn_away(self, answer: int | HttpResponse) -> bool:
         self._last_words = None
         response = self._refuse(answer) if isinstance(answer, int) else answer
-        await self._respond(response)
-        await self._next_cycle()
+        return await self._respond(response)
 
-    async def _respond(self, response: HttpResponse) -> None:
-        headers = [("content-type", response.content_type), *response.headers]
-        if response.stream is None:
-            headers.append(("content-length", str(len(response.body))))
-        if self._stopping or self._inbox.overflowed or self._h11.their_state is not h11.DONE:
-            headers.append(("connection", "close"))
-        reason = _REASONS.get(response.status, b"")
-        events: list[h11.Event] = [
-            h11.Response(status_code=response.status, headers=headers, reason=reason)
-        ]
-        if response.stream is not None and not self._bodiless:
-            await self._send(*events)
-            events = []
-            await self._send_pieces(response.stream)
-        elif response.body and not self._bodiless:
-            events.append(h11.Data(data=response.body))
-        await self._send(*events, h11.EndOfMessage())
+    async def _respond(self, response: HttpResponse) -> bool:
+        """Send a response; whether the connection can carry another request."""
+        # `DONE`: the request was read to its end, and its client wants to keep the connection.
+        keep = self._parser.their_state is h11.DONE and not self._inbox.overflowed
+        keep = keep and not self._stopping
+        chunked = self._parser.their_http_version == b"1.1"
+        head = response_head(response, chunked=chunked, close=not keep)
+        if not has_body(response, self._method):
+            await self._send(head)
+        elif response.stream is None:
+            await self._send(head + response.body)
+        else:
+            await self._send(head)
+            await self._send_pieces(response.stream, chunked)
+        return self._next_request() if keep else await self._part()
 
-    async def _send_pieces(self, stream: Callable[[Send], Awaitable[None]]) -> None:
+    async def _send_pieces(self, stream: Stream, chunked: bool) -> None:
+        async def send(piece: bytes) -> None:
+            await self._send(chunk(piece) if chunked else piece)
+            self._scope.deadline = math.inf
+
         with trio.CancelScope() as self._streaming:
             # Either may have come before there was a scope to cancel.
             if not self._inbox.ended and not self._stopping:
-                await stream(lambda piece: self._send(h11.Data(data=piece)))
+                await stream(send)
         self._streaming = None
+        if chunked:
+            await self._send(LAST_CHUNK)
 
-    async def _send(self, *events: h11.Event) -> None:
-        data = b"".join(self._h11.send(event) or b"" for event in events)
+    async def _send(self, data: bytes) -> None:
+        """Send within `send_seconds`; whoever does not wait for a request next lifts the limit."""
         self._scope.deadline = trio.current_time() + self._limits.send_seconds
         await self._stream.send_all(data)
-        self._scope.deadline = math.inf
 
-    async def _next_cycle(self) -> bool:
-        """Whether another request may follow; if not, let the client read its response."""
-        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
-            self._h11.start_next_cycle()
-            self._bodiless = False  # what is turned away without a request has a body again
-            return True
-        # Closing with unread bytes would reset the connection, and the reset can overtake the
-        # response: end our side, and give the client a moment to end its own.
+    def _next_request(self) -> bool:
+        self._method = ""  # what is turned away without a request has a body again
+        self._inbox.put_back(self._parser.trailing_data[0])
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        return True
+
+    async def _part(self) -> bool:
+        """Let the client read its last response.
+
+        Closing with unread bytes would reset the connection, and the reset can overtake the
+        response: end our side, and give the client a moment to end its own.
+        """
+        self._scope.deadline = math.inf
         await self._stream.send_eof()
         with trio.move_on_after(self._limits.linger_seconds):
             await self._inbox.drained()

@@ -31,6 +31,10 @@ class Inbox:
             self._data += data
             self._taker.unpark()
 
+    def put_back(self, data: bytes) -> None:
+        """Bytes that were taken and not used: they come first."""
+        self._data[:0] = data
+
     def end(self) -> None:
         """The client sends no more."""
         self.ended = True
@@ -39,14 +43,20 @@ class Inbox:
     def watch(self, on: bool) -> None:
         """Whether the serving task is busy with something else than reading."""
         self._watching = on
-        if on:
+        if on and self._reader:
             self._reader.unpark()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self._data
 
     def take_nowait(self) -> bytes:
         """What is here, maybe nothing."""
         data = bytes(self._data)
         self._data.clear()
-        self._reader.unpark()
+        if self._reader:
+            self._reader.unpark()
         return data
 
     async def take(self) -> bytes:

@@ -88,6 +88,7 @@ class HttpRequest:
 
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+Stream: TypeAlias = Callable[[Send], Awaitable[None]]
 
 
 @attrs.frozen
@@ -108,7 +109,7 @@ class HttpResponse:
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     content_type: str = "application/json"
-    stream: Callable[[Send], Awaitable[None]] | None = None
+    stream: Stream | None = None
 
 
 def plain_refusal(status: int) -> HttpResponse:

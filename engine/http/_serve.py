@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import trio
 
-from kvlanes.engine.http._connection import Bodies, Connection, Handler, Refusal
+from kvlanes.engine.http._bodies import Bodies
+from kvlanes.engine.http._connection import Connection, Handler, Refusal
 from kvlanes.engine.http._limits import HttpLimits
 from kvlanes.engine.http._messages import plain_refusal
 

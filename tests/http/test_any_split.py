@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlanes.engine.http import HttpLimits, HttpRequest, HttpResponse, plain_refusal
-from kvlanes.engine.http._connection import Bodies, Connection
+from kvlanes.engine.http._bodies import Bodies
+from kvlanes.engine.http._connection import Connection
 from tests.http.raw import head
 from tests.support.profiles import budget
 from tests.support.schedule import scheduled

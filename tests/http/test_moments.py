@@ -4,17 +4,20 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
 from kvlanes.engine.http import HttpLimits, HttpRequest, HttpResponse, plain_refusal
-from kvlanes.engine.http._connection import Bodies, Connection
+from kvlanes.engine.http._bodies import Bodies
+from kvlanes.engine.http._connection import Connection
 from kvlanes.engine.http._inbox import Inbox
 from tests.http.raw import head
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Stream = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 LIMITS = HttpLimits(body_bytes=1000)
+BODIES = Bodies(2**30)
 ASK = head("GET")
 
 
@@ -97,3 +100,94 @@ async def test_a_refused_client_may_end_its_sending() -> None:
         await ours.send_all(b"and more")
         received = b"".join([data async for data in ours])
     assert received.startswith(b"HTTP/1.1 413")
+
+
+async def answered(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, await request.read())
+
+
+@pytest.mark.parametrize("before", [b"", ASK[:9]], ids=["all of it", "the rest of it"])
+async def test_a_head_that_came_in_time_counts_however_late_it_is_read(
+    before: bytes, mock_clock: trio.testing.MockClock
+) -> None:
+    """What a process that was kept from running finds when it runs again."""
+    async with connected(answered) as (ours, _):
+        if before:
+            await ours.send_all(before)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(ours.send_stream, trio.testing.MemorySendStream)
+        await ours.send_all(ASK[len(before) :])
+        mock_clock.jump(LIMITS.head_seconds + 1.0)  # in the same step
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_all(ASK)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_eof()
+        received = b"".join([data async for data in ours])
+    assert received.count(b"HTTP/1.1 200") == received.count(b"HTTP/1.1") == 2
+
+
+async def test_a_head_of_which_only_a_part_came_in_time_is_late(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    async with connected(answered) as (ours, _):
+        await ours.send_all(ASK[:5])
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_all(ASK[5:9])
+        mock_clock.jump(LIMITS.head_seconds + 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.send_eof()
+        received = b"".join([data async for data in ours])
+    assert received.startswith(b"HTTP/1.1 408")
+    assert received.count(b"HTTP/1.1") == 1
+
+
+async def test_what_was_sent_ahead_is_put_before_what_comes_later() -> None:
+    inbox = Inbox(10)
+    await inbox.put(b"later")
+    inbox.put_back(b"first ")
+    assert (await inbox.take(), inbox.empty) == (b"first later", True)
+
+
+class Upload(trio.abc.HalfCloseableStream):
+    """A client that always has more of a body to send."""
+
+    def __init__(self, reads: list[int]) -> None:
+        self._reads = reads
+        self._begun = False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self._reads.append(1)
+        if self._begun:
+            return bytes(max_bytes or 1)
+        self._begun = True
+        return head("POST", "/", "content-length: 1000000000\r\n")
+
+    async def send_all(self, data: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_an_ordinary_request_is_served_between_few_pieces_of_many_uploads() -> None:
+    """In one pass of the loop at most 16 uploads are read from, however many there are."""
+    reads: list[int] = []
+    limits = HttpLimits(body_bytes=2**30)
+    async with connected(answered) as (ours, _), trio.open_nursery() as nursery:
+        for _ in range(200):
+            upload = Connection(Upload(reads), answered, plain_refusal, limits, BODIES)
+            nursery.start_soon(upload.serve)
+        while len(reads) < 1000:
+            await trio.lowlevel.checkpoint()
+        await ours.send_all(ASK)
+        await ours.receive_some()
+        passes = 10  # at most: to read, to serve, to send, to receive
+        assert len(reads) - 1000 < 16 * passes
+        nursery.cancel_scope.cancel()

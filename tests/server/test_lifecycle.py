@@ -123,7 +123,7 @@ async def test_the_same_prompt_goes_where_it_was() -> None:
     assert seen[1] == seen[2]
     assert seen[1][0] == seen[0][0]
     assert full[0] == full[1]
-    assert seen[1][2:] == ("source=leased", int(full[0]) * 16)
+    assert seen[1][2:] == ("source=modelled", int(full[0]) * 16)
 
 
 async def test_different_prompts_are_spread_over_workers() -> None:
