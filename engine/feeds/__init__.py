@@ -1,6 +1,5 @@
 """Follow what inference engines say about their KV caches. Running needs the extra `zmq`."""
 
-from kvlanes.engine.feeds._cursor import Watermark as Watermark
 from kvlanes.engine.feeds._errors import ConnectionLost as ConnectionLost
 from kvlanes.engine.feeds._errors import FeedError as FeedError
 from kvlanes.engine.feeds._errors import FeedsExtraMissing as FeedsExtraMissing
@@ -10,6 +9,7 @@ from kvlanes.engine.feeds._feed import EventCounts as EventCounts
 from kvlanes.engine.feeds._feed import Feed as Feed
 from kvlanes.engine.feeds._feed import FeedCounts as FeedCounts
 from kvlanes.engine.feeds._feed import FeedState as FeedState
+from kvlanes.engine.feeds._frames import Watermark as Watermark
 from kvlanes.engine.feeds._listen import ListenedEvents as ListenedEvents
 from kvlanes.engine.feeds._listen import Listener as Listener
 from kvlanes.engine.feeds._listen import open_listener as open_listener

@@ -7,19 +7,10 @@ batch again: the same checksum is the same engine.
 """
 
 from enum import Enum
-from typing import NamedTuple
 
 import attrs
 
-from kvlanes.engine.feeds._frames import Frame
-
-
-class Watermark(NamedTuple):
-    """The last batch applied."""
-
-    incarnation: bytes
-    sequence: int
-    checksum: int
+from kvlanes.engine.feeds._frames import Frame, Watermark
 
 
 class Verdict(Enum):
@@ -39,15 +30,21 @@ class Cursor:
     """The watermark of one publisher's stream. Written only by the task that follows it.
 
     Attributes:
-        watermark: `None` until the first batch.
+        last: The last batch applied, `None` until the first. It is kept as it came: to make its
+            watermark for every batch would cost as much as to judge the next one.
     """
 
-    watermark: Watermark | None = None
+    last: Frame | None = None
+
+    @property
+    def watermark(self) -> Watermark | None:
+        """`None` until the first batch. O(bytes of a batch)."""
+        return None if self.last is None else self.last.watermark
 
     @property
     def expected(self) -> int:
         """The sequence number that comes next."""
-        return 0 if self.watermark is None else self.watermark.sequence + 1
+        return 0 if self.last is None else self.last.sequence + 1
 
     def judge(self, frame: Frame, *, scoped: bool = True) -> Verdict:
         """Say what a batch is, without changing anything.
@@ -57,30 +54,29 @@ class Cursor:
             scoped: Whether it came over a connection that belongs to one publisher process. If
                 not, a number that went back may be a restart.
         """
-        mark = self.watermark
-        if mark is None:
+        last = self.last
+        if last is None:
             return Verdict.NEXT if frame.sequence == 0 else Verdict.GAP
         _, sequence, incarnation, _ = frame
-        if incarnation and mark.incarnation and mark.incarnation != incarnation:
+        if incarnation and last.incarnation and last.incarnation != incarnation:
             return Verdict.RESTARTED
-        ahead = sequence - mark.sequence
+        ahead = sequence - last.sequence
         if ahead == 1:
             return _NEXT
         if ahead > 1:
             return Verdict.GAP
         if ahead == 0:
-            same = frame.checksum == mark.checksum
+            same = frame.payload == last.payload
             return Verdict.DUPLICATE if same else Verdict.RESTARTED
         return Verdict.DUPLICATE if scoped else Verdict.RESTARTED
 
-    def advance(self, frame: Frame) -> Watermark:
+    def advance(self, frame: Frame) -> None:
         """The batch was applied."""
-        self.watermark = Watermark(frame.incarnation, frame.sequence, frame.checksum)
-        return self.watermark
+        self.last = frame
 
     def forget(self) -> None:
         """Another publisher process begins: nothing of the old one counts."""
-        self.watermark = None
+        self.last = None
 
 
 class Replay:
@@ -95,7 +91,7 @@ class Replay:
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        self._mark = cursor.watermark
+        self._mark = cursor.last
         self.start = 0 if self._mark is None else self._mark.sequence
         self.seen = 0
 

@@ -7,7 +7,7 @@ from enum import Enum
 import attrs
 import trio
 
-from kvlanes.engine.feeds._cursor import Watermark
+from kvlanes.engine.feeds._frames import Frame, Watermark
 from kvlanes.indexer import Rank
 
 _REMEMBERED_GROUPS = 16  # group numbers come from the wire
@@ -119,7 +119,6 @@ class Feed:
         endpoint: Where the publisher is, or the topic it publishes under.
         rank: The rank that the stream was configured for.
         state: See `FeedState`.
-        watermark: The last batch applied.
         counts: What happened to the stream so far.
         events: What its events did so far.
         blocks: Held blocks.
@@ -133,7 +132,6 @@ class Feed:
     endpoint: str
     rank: Rank
     state: FeedState = FeedState.COLD
-    watermark: Watermark | None = None
     counts: FeedCounts = attrs.field(factory=FeedCounts)
     events: EventCounts = attrs.field(factory=EventCounts)
     blocks: int = 0
@@ -141,13 +139,22 @@ class Feed:
     lag_seconds: float = 0.0
     error: str = ""
     on_state: "Callable[[Feed], None] | None" = None
+    _last: Frame | None = None
     _fastest: float = float("inf")
     _change: trio.Event | None = None  # set by the next change; made by who waits for it
 
-    def advance(self, watermark: Watermark, blocks: int, now: float, timestamp: float) -> None:
+    @property
+    def watermark(self) -> Watermark | None:
+        """The last batch applied, even if it was of an earlier process; `None` before the first.
+
+        O(bytes of a batch).
+        """
+        return None if self._last is None else self._last.watermark
+
+    def advance(self, frame: Frame, blocks: int, now: float, timestamp: float) -> None:
         """Note a batch that was applied; of its engine's time stamp only differences count."""
         self.counts.batches += 1
-        self.watermark = watermark
+        self._last = frame
         self.blocks = blocks
         self.last_at = now
         delay = now - timestamp

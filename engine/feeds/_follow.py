@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 import trio
 
-from kvlanes.engine.feeds._cursor import Cursor, Replay, Verdict, Watermark
+from kvlanes.engine.feeds._cursor import Cursor, Replay, Verdict
 from kvlanes.engine.feeds._decode import decode
 from kvlanes.engine.feeds._errors import (
     FrameInvalid,
@@ -35,7 +35,7 @@ from kvlanes.indexer import Clear, Rank
 _REPLAYS_WITHOUT_PROGRESS = 3
 _WORK_A_SCHEDULING_POINT = 256  # blocks, about a microsecond each
 _WORK_A_BATCH = 16  # what a batch costs beside its blocks
-_NEXT, _DUPLICATE = Verdict.NEXT, Verdict.DUPLICATE  # by class they take 0.1 us each
+_NEXT = Verdict.NEXT  # looked up in its class for each batch, it would take 0.1 us
 _NAMED_RANKS = 1024  # numbers that may be remembered: they come from the wire
 
 
@@ -118,7 +118,7 @@ class Follower:
         if link.replayable:
             await self._replay(link)
         else:
-            if self.cursor.watermark is not None:
+            if self.cursor.last is not None:
                 # Nobody can tell whether this is the process that was followed before.
                 await self.resync()
             self._be_whole(False)  # unless its very first batch comes
@@ -141,42 +141,45 @@ class Follower:
             self.feed.become(state)
 
     async def _step(self, link: Link) -> None:
+        """Take what comes next: a batch, a message that is none, or silence."""
         try:
             frame = link.receive_nowait() or await link.receive(self._options.idle_seconds)
         except FrameInvalid as error:
             await self._take_unreadable(str(error), link)
-        else:
-            if frame is not None:
-                await self._take(frame, link)
+            return
+        if frame is None:
+            await self._take_silence(link)
+            return
+        verdict = self.cursor.judge(frame, scoped=link.scoped)
+        if verdict is _NEXT:
+            batch = decode(frame.payload, self._options.limit_hashes)
+            if batch.readable:
+                await self._apply(frame, batch)
                 return
-            self._require_coverage(self.feed.rank)
-            if link.replayable:
-                await self._replay(link)  # a lost tail has no successor that reveals it
-        self._settle()
+        await self._take_odd(frame, verdict, link)
 
-    # -- live batches
+    # -- whatever is not the next batch
+
+    async def _take_silence(self, link: Link) -> None:
+        self._require_coverage(self.feed.rank)
+        if link.replayable:
+            await self._replay(link)  # a lost tail has no successor that reveals it
+        self._settle()
 
     async def _take_unreadable(self, why: str, link: Link) -> None:
         """A message that is no batch stands for one that was lost."""
         self._unreadable(why)
         if not (link.replayable and await self._replay(link)):
             await self._lose(why)
+        self._settle()
         await self._breathe(_WORK_A_BATCH)
 
-    async def _take(self, frame: Frame, link: Link) -> None:
-        verdict = self.cursor.judge(frame, scoped=link.scoped)
-        if verdict is _DUPLICATE:
+    async def _take_odd(self, frame: Frame, verdict: Verdict, link: Link) -> None:
+        """A batch that was seen, that came too early, that cannot be read, or of a stranger."""
+        if verdict is Verdict.DUPLICATE:
             self.feed.counts.duplicates += 1
             await self._breathe(_WORK_A_BATCH)
             return
-        batch = decode(frame.payload, self._options.limit_hashes)
-        if verdict is _NEXT and batch.readable:
-            await self._apply(frame, batch)
-        else:
-            await self._take_odd(frame, batch, verdict, link)
-
-    async def _take_odd(self, frame: Frame, batch: Batch, verdict: Verdict, link: Link) -> None:
-        """Ask for what is missing before a batch, or for a readable copy of it."""
         if verdict is Verdict.GAP:
             self.feed.counts.gaps += 1
         elif verdict is _NEXT:
@@ -184,10 +187,10 @@ class Follower:
         known = link.scoped
         if link.replayable:
             known = await self._replay(link) or known
-        await self._take_anyway(frame, batch, scoped=known, link=link)
+        await self._take_anyway(frame, scoped=known, link=link)
         self._settle()
 
-    async def _take_anyway(self, frame: Frame, batch: Batch, *, scoped: bool, link: Link) -> None:
+    async def _take_anyway(self, frame: Frame, *, scoped: bool, link: Link) -> None:
         """Once a replay has brought what it can, a batch is what it is."""
         verdict = self.cursor.judge(frame, scoped=scoped)
         if verdict is Verdict.DUPLICATE:
@@ -200,7 +203,7 @@ class Follower:
             verdict = self.cursor.judge(frame)
         if verdict is Verdict.GAP:
             await self._lose(f"a batch between {self.cursor.expected} and {frame.sequence} is lost")
-        await self._apply(frame, batch)
+        await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
 
     def _unreadable(self, why: str) -> None:
         self.feed.counts.unreadable_batches += 1
@@ -228,12 +231,12 @@ class Follower:
         deadline = trio.current_time() + self._options.replay_seconds
         fruitless = 0
         while fruitless < _REPLAYS_WITHOUT_PROGRESS and trio.current_time() < deadline:
-            before = self.cursor.watermark
+            before = self.cursor.last
             last = fruitless == _REPLAYS_WITHOUT_PROGRESS - 1
             if await self._replay_once(link, deadline, last):
                 return True
             self.feed.counts.truncated_replays += 1
-            fruitless = fruitless + 1 if self.cursor.watermark == before else 0
+            fruitless = fruitless + 1 if self.cursor.last is before else 0
         return False
 
     async def _replay_once(self, link: Link, deadline: float, last: bool) -> bool:
@@ -288,7 +291,8 @@ class Follower:
             ledger = self._name(batch.dp_rank)
         mutations = ledger.apply(batch)
         results = await self._sink.apply(ledger.rank, mutations) if mutations else ()
-        self._note(self.cursor.advance(frame), batch, ledger)
+        self.cursor.advance(frame)
+        self._note(frame, batch, ledger)
         work = _WORK_A_BATCH
         for applied, duplicates, missing_parent, unknown in results:
             work += applied + duplicates + missing_parent + unknown
@@ -296,13 +300,13 @@ class Follower:
                 self._require_coverage(ledger.rank)
         await self._breathe(work)
 
-    def _note(self, watermark: Watermark, batch: Batch, ledger: Ledger) -> None:
+    def _note(self, frame: Frame, batch: Batch, ledger: Ledger) -> None:
         feed = self.feed
         if batch.dp_rank != feed.rank.dp_rank and batch.dp_rank is not None:
             feed.counts.rank_mismatches += 1
         if ledger.complete is not self._whole and feed.state is not FeedState.SYNCING:
             self._settle()
-        feed.advance(watermark, len(ledger), trio.current_time(), batch.timestamp)
+        feed.advance(frame, len(ledger), trio.current_time(), batch.timestamp)
 
     async def _breathe(self, work: int) -> None:
         """A scheduling point after so much work, or a busy publisher starves everybody else."""

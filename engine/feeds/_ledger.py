@@ -263,12 +263,13 @@ class Ledger:
 
     def _leave(self, hashes: list[int]) -> list[int]:
         """Undo one announcement of each; the blocks for which it was the last."""
-        parents = self._parents
-        if self._ambiguous or self._identities or not self._extra.keys().isdisjoint(hashes):
+        parents, extra = self._parents, self._extra
+        if self._ambiguous or self._identities or (extra and not extra.keys().isdisjoint(hashes)):
             return [block for block in hashes if self._release(block)]
         # Most removals: plain blocks that were announced once.
+        before = len(parents)
         hung_on = list(map(parents.pop, hashes, repeat(_NOT_HELD)))
-        if _NOT_HELD not in hung_on:
+        if before - len(parents) == len(hashes):
             return hashes
         gone = [block for block, parent in zip(hashes, hung_on) if parent != _NOT_HELD]
         self.counts.unknown_removals += len(hashes) - len(gone)
