@@ -60,7 +60,7 @@ GATE = tests(
 )
 LEASES = tests(
     "indexer",
-    "contract_leases lease_table lease_values dump contract_dump radix_bounds contract tiers "
+    "lease_table radix_bounds contract_leases lease_values dump contract_dump contract tiers "
     "radix budget differential radix_machine machines",
 )
 

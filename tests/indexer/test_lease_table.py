@@ -181,7 +181,7 @@ def depths(table: LeaseTable, *chains: Sequence[int]) -> list[int]:
     "corrupt",
     [
         lambda table: table._paths.links.popitem(),
-        lambda table: table._ranks[A].names.names.popitem(),
+        lambda table: table._ranks[A].names.places.popitem(),
         lambda table: table._ranks[A].leases.armed.clear(),
     ],
 )

@@ -87,12 +87,12 @@ async def test_leases_that_the_factory_brings_along_end_too(mock_clock: MockCloc
 
     made: list[HookedIndex] = []
     lane = DirectLane(filled)
-    lane.attach(A)
+    living = lane.attach(A)
     mock_clock.jump(4.0)
     assert lane.overlap(prompt(3)).of(A) == 3
     mock_clock.jump(1.0)
     assert lane.overlap(prompt(3)).of(A) == 0
     made[-1].before = breaks_on("apply")
     with pytest.raises(LaneCrashed):
-        lane.apply(confirmed(A, 1))
+        lane.apply(confirmed(A, 1), living)
     assert lane.overlap(prompt(3)).of(A) == 0  # it was due before it came

@@ -180,3 +180,18 @@ async def test_a_backend_that_fails_while_it_is_cancelled_does_not_end_its_owner
         await wait_all_tasks_blocked()
     assert "a backend failed while its lane" in caplog.text
     assert "Broken" in caplog.text
+
+
+class Leaving(BaseException):
+    """No error, like `KeyboardInterrupt`."""
+
+
+async def test_what_is_no_error_leaves_the_lanes_although_an_error_comes_along(
+    autojump_clock: MockClock,
+) -> None:
+    async def serve(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        raise BaseExceptionGroup("together", [Broken(), Leaving()])
+
+    with pytest.RaisesGroup(Leaving):
+        async with checked_lanes(scripted(serve), lanes=1):
+            await trio.sleep(60.0)
