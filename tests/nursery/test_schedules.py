@@ -19,8 +19,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kvlanes.indexer import Mutation, Rank
 from kvlanes.nursery import LaneSet, LaneStatistics
 from tests.indexer.oracle import Oracle
+from tests.nursery.acts import ACTS, POOL_ACTS
 from tests.nursery.scenes import HookedIndex, advance, checked_lanes, prompt
-from tests.nursery.world import ACTS, DEPTH, FAMILIES, LONG, POOL_ACTS, POOLED, World
+from tests.nursery.world import DEPTH, FAMILIES, LONG, POOLED, World
 from tests.support.profiles import budget
 from tests.support.schedule import scheduled
 
