@@ -35,6 +35,7 @@ PROCESSES = 2
 # so does one that waits for nothing. Wall time would judge the machine's other work too.
 MOST_TIMES, FLOOR_SECONDS, UNLIMITED = 4, 3, resource.RLIM_INFINITY
 MOST_BYTES = 2 << 30
+NOTHING_RAN = 255
 LOOK_SECONDS, IDLE_LOOKS = 0.02, 400
 OPTIONS = ("-qx", "-p", "no:cacheprovider", "--assert=plain")
 PRELOADED = (profiles, trio)  # once here, not in every child
@@ -159,13 +160,13 @@ class Shadow:
     def start(self, covering: Mapping[str, int], modules: Iterable[str] = ()) -> int:
         """Run tests in a child process, which has all but our own packages imported already.
 
-        Its status says whether all of them passed, with each of `modules` loaded from this copy,
-        each file within its seconds of processor time.
+        It ends with 0 if all of them passed, with each of `modules` loaded from this copy, each
+        file within its seconds of processor time, or with the number of the file that did not.
         """
         pid = os.fork()
         if pid:
             return pid
-        status = 1
+        status = NOTHING_RAN
         try:
             resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
             for stream in (1, 2):
@@ -178,8 +179,9 @@ class Shadow:
                 import_module(name).__file__ == str(self.path(m)) for name, m in names.items()
             ]
             # One after the other: most mutants never need the later ones collected.
-            passed = (passes(path, seconds) for path, seconds in covering.items())
-            status = 0 if all(loaded) and all(passed) else 1
+            files = enumerate(covering.items(), 1)
+            if all(loaded):
+                status = next((n for n, (path, most) in files if not passes(path, most)), 0)
         finally:
             os._exit(status)
 
@@ -192,8 +194,14 @@ class Run:
     shadow: Shadow
     mutant: Mutant
     original: str
+    covering: list[str]
     used: list[str] = attrs.Factory(list)  # ticks of its own and of its ended children
     idle: int = 0  # looks in a row at which it neither used nor wanted a processor
+
+    def seen_by(self, status: int) -> str | None:
+        """The file of tests that ended it with this status, if one did."""
+        number = os.waitstatus_to_exitcode(status)
+        return self.covering[number - 1] if 0 < number <= len(self.covering) else None
 
     def waits(self) -> bool:
         """Looks once more; whether it has been idle for so long that it waits for ever."""
@@ -209,6 +217,7 @@ def survivors(
     """Run every mutant, one in each copy at a time, each file of tests within its seconds."""
     alive: list[Mutant] = []
     running: dict[int, Run] = {}
+    order = {module: [*COVERED[module]] for module in COVERED}
     free, left = [*shadows], [*reversed(chosen)]
     while left or running:
         while left and free:
@@ -216,8 +225,9 @@ def survivors(
             path = shadow.path(mutant.module)
             original = path.read_text()
             path.write_text(mutant.source)
-            pid = shadow.start({path: seconds[path] for path in COVERED[mutant.module]})
-            running[pid] = Run(pid, shadow, mutant, original)
+            covering = [*order[mutant.module]]
+            pid = shadow.start({path: seconds[path] for path in covering})
+            running[pid] = Run(pid, shadow, mutant, original, covering)
         for pid, run in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -226,6 +236,8 @@ def survivors(
                 run.shadow.path(run.mutant.module).write_text(run.original)
                 print("seen " if status else "ALIVE", run.mutant.line, run.mutant.key, flush=True)
                 alive += [] if status else [run.mutant]
+                if seer := run.seen_by(status):  # and its neighbours, probably, by the same
+                    order[run.mutant.module].sort(key=seer.__ne__)
             elif run.waits():
                 os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_SECONDS)
@@ -266,7 +278,12 @@ def main(modules: list[str]) -> int:
     stale = here - {mutant.key for mutant in alive}
     for key in sorted(stale):
         print(f"allowed, but does not survive: {key}")
-    print(f"{len(chosen)} mutants, {len(alive)} alive, {len(unexplained)} of them unexplained")
+    for module in modules:
+        made, left, unseen = (
+            sum(mutant.module == module for mutant in group)
+            for group in (chosen, alive, unexplained)
+        )
+        print(f"{module}: {made} mutants, {left} alive, {unseen} of them unexplained")
     return 1 if unexplained or stale else 0
 
 
