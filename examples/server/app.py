@@ -55,7 +55,7 @@ from kvlanes.engine.http import (
 )
 
 _log = logging.getLogger("examples.server")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII
 _THREADED_BYTES = 256 * 1024  # larger bodies are parsed in a thread: about 5 ms each
 _RELEASED = "2026-11-29"
 _CREATED = 1795910400  # the same day, in seconds since 1970

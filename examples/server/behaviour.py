@@ -3,7 +3,7 @@
 import attrs
 
 _SECONDS = ("latency", "stubborn", "preflight")
-_WORDS = ("down", "bad", "busy", "refuse", "tie")
+_WORDS = ("down", "bad", "busy", "refuse", "tie", "impossible", "crash", "mute")
 
 
 @attrs.frozen(kw_only=True)
@@ -19,6 +19,9 @@ class Behaviour:
         busy: Workers say that they have no capacity.
         refuse: Branches 0, 2, 4 … are refused.
         tie: All labels are equally probable.
+        impossible: Results have a label too few.
+        crash: Workers fail as nobody foresaw.
+        mute: The model cannot score.
     """
 
     latency: float = 0.0
@@ -29,6 +32,9 @@ class Behaviour:
     busy: bool = False
     refuse: bool = False
     tie: bool = False
+    impossible: bool = False
+    crash: bool = False
+    mute: bool = False
 
 
 def parse_mock(text: str) -> tuple[str, Behaviour]:

@@ -29,6 +29,7 @@ from kvlanes.engine import (
 from kvlanes.engine.decisions import (
     CAPACITY,
     DEADLINE,
+    NO_SCORING,
     NOT_READY,
     PREFLIGHT_BUSY,
     STOPPING,
@@ -111,6 +112,8 @@ class Execution:
     def _judge(self, model: Model, decision: Decision) -> None:
         if not model.workers:
             raise DecisionError(NOT_READY)
+        if not model.scores:
+            raise DecisionError(NO_SCORING)
         if max(map(candidates, decision.questions)) > self.max_candidates:
             raise unsupported("a question has more candidates than the model can tell apart")
 

@@ -41,6 +41,7 @@ class Model:
         workers: By name.
         prepare: From a decision, its namespace, the limits and the body to a plan. Blocking:
             runs in a preflight thread.
+        scores: Whether it can answer decisions at all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Model:
     index: IndexWatch
     workers: Mapping[str, SimulatedWorker | Upstream]
     prepare: Prepare
+    scores: bool = True
 
     def misfits(self, decision: Decision, plan: Plan) -> tuple[str, ...]:
         """Workers that cannot take this request; the others may.
@@ -114,7 +116,8 @@ def _simulated(name: str, engine: Engine, index: IndexWatch, settings: Settings)
     caches = {worker: PrefixCache(settings.cache_blocks, settings.block_size) for worker in names}
     workers = {worker: SimulatedWorker(name, behaviour, caches[worker]) for worker in names}
     prepare = partial(_prepare, engine, behaviour)
-    return Model(name, "Simulated model.", engine, index, workers, prepare)
+    scores = not behaviour.mute
+    return Model(name, "Simulated model.", engine, index, workers, prepare, scores)
 
 
 async def _real(

@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
         help="let built-in clients come and go for S seconds (60), then stop")  # fmt: skip
     add("--mock", action="append", type=parse_mock, default=None, metavar="NAME[:…]",
         help="a simulated model and how it behaves: latency=S, stubborn=S, preflight=S, "
-        "down, bad, busy, refuse, tie")  # fmt: skip
+        "down, bad, busy, refuse, tie, impossible, crash, mute")  # fmt: skip
     add("--cache-scope", choices=SCOPES, help="who shares cached prefixes (caller)")
     add("--insecure", action="store_true", help="serve other machines without any key")
     return parser

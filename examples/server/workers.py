@@ -84,11 +84,14 @@ class SimulatedWorker:
 
         Raises:
             WorkerBusy: This model's workers have no capacity.
+            RuntimeError: They crash.
 
         Always a checkpoint.
         """
         if self._behaviour.busy:
             raise WorkerBusy
+        if self._behaviour.crash:
+            raise RuntimeError(f"{self._model} crashed")
         chain = self._cache.chain(tokens, salt)
         cached_tokens = self._cache.cached_tokens(chain)
         await self._compute()
@@ -97,6 +100,8 @@ class SimulatedWorker:
             return Declined(cached_tokens)
         if self._behaviour.bad and ordinal >= 1:
             return Scored((1.0,) * len(labels), cached_tokens)
+        if self._behaviour.impossible:
+            labels = labels[1:]
         return Scored(self._logprobs(tokens, labels), cached_tokens)
 
     async def _compute(self) -> None:

@@ -22,7 +22,7 @@ async def test_requests_are_logged_by_id_method_path_and_status(
 ) -> None:
     async with running(*FLAGS, "--access-log") as server, server.client() as client:
         await server.post("/v1/decisions", predicates("mock-fast", 1), "x-request-id: mine\r\n")
-        await server.post("/v1/systemone", nouls("nobody", 1), "x-request-id: <b>\r\n")
+        await server.post("/v1/systemone", nouls("nobody", 1), "x-request-id: a b\r\n")
         await client.request(method="BREW", path="/secret?in=the#path")
     found = lines(caplog)
     assert all(LINE.fullmatch(line) for line in found), found

@@ -33,11 +33,11 @@ FLAGS = shlex.split(
 
 @attrs.frozen
 class Running:
-    """A server that listens."""
+    """A server that listens; the events are those of one in this run."""
 
     port: int
-    stopping: trio.Event
-    stopped: trio.Event
+    stopping: trio.Event = attrs.field(factory=trio.Event)
+    stopped: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def origin(self) -> str:

@@ -85,6 +85,7 @@ def test_tokens_are_the_same_everywhere_and_short() -> None:
         ("m:", "m", Behaviour()),
         ("m:latency=0.5,stubborn=2,busy", "m", Behaviour(latency=0.5, stubborn=2, busy=True)),
         ("m:down,bad,refuse,tie", "m", Behaviour(down=True, bad=True, refuse=True, tie=True)),
+        ("m:impossible,crash,mute", "m", Behaviour(impossible=True, crash=True, mute=True)),
     ],
 )
 def test_a_mock_is_read(text: str, name: str, behaviour: Behaviour) -> None:
