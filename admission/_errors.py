@@ -29,12 +29,15 @@ class RequestTooLarge(AdmissionRefused, ValueError):
     Attributes:
         asked: The weight asked for.
         limit: The highest total ever set, or the limit of one group where that is smaller.
+        group: The group whose limit it is, if it is one's.
     """
 
-    def __init__(self, asked: int, limit: int) -> None:
-        super().__init__(f"asked {asked}, but at most {limit} can ever be held")
+    def __init__(self, asked: int, limit: int, group: str | None = None) -> None:
+        whom = "" if group is None else f" by group {group!r}"
+        super().__init__(f"asked {asked}, but at most {limit} can ever be held{whom}")
         self.asked = asked
         self.limit = limit
+        self.group = group
 
 
 class CapacityExhausted(AdmissionRefused, trio.WouldBlock):

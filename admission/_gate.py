@@ -7,6 +7,7 @@ import trio
 from trio.lowlevel import Abort, enable_ki_protection
 
 from kvlanes.admission._charges import Charges
+from kvlanes.admission._checks import at_least, require_deadline
 from kvlanes.admission._errors import (
     CapacityExhausted,
     DeadlinePassed,
@@ -20,13 +21,6 @@ from kvlanes.admission._line import Waiter, WaitingLine
 from kvlanes.admission._permit import ADMITTED, OWNER, Ask, Grant, Permit
 from kvlanes.admission._statistics import GateStatistics, holding_presence, waiting_presence
 from kvlanes.admission._threads import BlockingRunner, Threads, calling_family, run_in_thread
-
-
-def _at_least(least: int, name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be >= {least}, got {value}")
 
 
 class AdmissionGate:
@@ -76,14 +70,16 @@ class AdmissionGate:
         retry_after_seconds: float = 1.0,
         runner: BlockingRunner = run_in_thread,
     ) -> None:
-        _at_least(1, "total", total)
-        _at_least(0, "queue_limit", queue_limit)
-        _at_least(0, "overtake", overtake)
-        _at_least(1, "preflight_slots", preflight_slots)
+        at_least(1, "total", total)
+        at_least(0, "queue_limit", queue_limit)
+        at_least(0, "overtake", overtake)
+        at_least(1, "preflight_slots", preflight_slots)
         if group_limit is not None:
-            _at_least(1, "group_limit", group_limit)
+            at_least(1, "group_limit", group_limit)
         if not 0.0 <= retry_after_seconds < math.inf:
-            raise ValueError(f"retry_after_seconds must be >= 0, got {retry_after_seconds}")
+            raise ValueError(
+                f"retry_after_seconds must be finite and >= 0, got {retry_after_seconds}"
+            )
         self._total = self._highest_total = total
         self._line = WaitingLine(queue_limit, overtake)
         self._group_limit = group_limit
@@ -140,12 +136,13 @@ class AdmissionGate:
             RequestTooLarge: No total ever set, or no group, could carry it.
             WaitsForItself: It could never be free beside what this request already holds.
             GroupExhausted: The group has taken its limit.
-            CapacityExhausted: Not now; also while others wait.
+            CapacityExhausted: Not now; also while others wait whom the total could carry.
 
         Never a checkpoint. O(1).
         """
         ask = self._judge(weight, group, request_id, family)
-        if self._line or weight > self._total - self._held:
+        waits = self._line and self._line.head(self._total) is not None
+        if waits or weight > self._total - self._held:
             raise self._exhausted(weight)
         self._charges.add(ask, weight)
         return self._grant(ask)
@@ -168,6 +165,7 @@ class AdmissionGate:
 
         Raises:
             DeadlinePassed: In phase `admission`; a deadline that is past is refused first.
+            ValueError: A weight below 1, or a deadline that is no number.
             QueueFull: It would have to wait, and as many wait as may.
             AdmissionRefused: As `admit_nowait`; `CapacityExhausted` where waiting is off or the
                 request already holds a permit.
@@ -176,13 +174,14 @@ class AdmissionGate:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not deadline > trio.current_time():
+            require_deadline(deadline)
             raise DeadlinePassed("admission")
         ask = self._judge(weight, group, request_id, family)
-        if weight > self.free or not self._line.may_pass():
+        if weight > self.free or not self._line.may_pass(self._total):
             if not self._line.limit or ask.family in self._charges.families:
                 raise self._exhausted(weight)
             return await self._wait(ask, deadline)
-        self._line.note_pass()
+        self._line.note_pass(self._total)
         self._charges.add(ask, weight)
         permit = self._grant(ask)
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -193,14 +192,15 @@ class AdmissionGate:
         """Change the total at once: 0 pauses, growth admits waiters.
 
         Shrinking below what is held takes nothing away: `free` turns negative and nobody is
-        admitted until enough has come back.
+        admitted until enough has come back. Who waits for more than the new total keeps the place
+        in the line, and others go ahead until the total is large enough again.
 
         Raises:
             ValueError: The total is negative.
 
         Never a checkpoint.
         """
-        _at_least(0, "total", total)
+        at_least(0, "total", total)
         self._total = total
         self._highest_total = max(self._highest_total, total)
         self._serve()
@@ -246,13 +246,15 @@ class AdmissionGate:
         entries: tuple[Grant | Waiter, ...] = (*self._grants, *self._line)
         self._charges.check(entry.ask for entry in entries)
         assert len(self._line) <= self._line.limit
-        assert self._line.next_served(self.free) is None, "a waiter that could be served stands"
+        assert self._line.next_served(self.free, self._total) is None, (
+            "a waiter that could be served stands"
+        )
 
     def _judge(
         self, weight: int, group: str | None, request_id: str | None, family: object | None
     ) -> Ask:
         """Refuse what waiting would not help."""
-        _at_least(1, "weight", weight)
+        at_least(1, "weight", weight)
         if self._closed:
             raise GateClosed
         if weight > self._highest_total:
@@ -272,7 +274,7 @@ class AdmissionGate:
         # Waiters count too, so a group never waits for itself and never blocks the queue's head.
         taken = self._charges.groups.get(group, 0)
         if weight > limit:
-            raise RequestTooLarge(weight, limit)
+            raise RequestTooLarge(weight, limit, group)
         if taken + weight > limit:
             seconds = self._retry_after_seconds
             raise GroupExhausted(
@@ -318,8 +320,8 @@ class AdmissionGate:
         The weight is booked here and not when the waiter runs again, or a caller of
         `admit_nowait` could take it in between.
         """
-        while (waiter := self._line.next_served(self.free)) is not None:
-            self._line.serve(waiter)
+        while (waiter := self._line.next_served(self.free, self._total)) is not None:
+            self._line.serve(waiter, self._total)
             trio.lowlevel.reschedule(waiter.task, outcome.Value(self._grant(waiter.ask)))
 
     def _grant(self, ask: Ask) -> Permit:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, TypeVarTup
 import attrs
 from trio.lowlevel import enable_ki_protection
 
+from kvlanes.admission._checks import require_deadline
 from kvlanes.admission._errors import PermitEnded
 
 if TYPE_CHECKING:
@@ -166,9 +167,11 @@ class Permit:
 
         Raises:
             PermitEnded: The weight has already gone back.
+            ValueError: The deadline is no number.
 
         Never a checkpoint. O(1).
         """
+        require_deadline(deadline)
         return Hold(self._grant, self._grant.take(Holding(activity, deadline)))
 
     @enable_ki_protection
@@ -190,6 +193,7 @@ class Permit:
         Raises:
             DeadlinePassed: With the phase that was under way.
             PermitEnded: The weight has already gone back.
+            ValueError: The deadline is no number.
 
         Always a checkpoint. One thread hop.
         """

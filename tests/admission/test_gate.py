@@ -90,11 +90,23 @@ async def test_waiting_is_off_unless_asked_for() -> None:
 async def test_a_past_deadline_is_refused_before_anything_else() -> None:
     gate = AdmissionGate(1)
     gate.close()
-    for deadline in (trio.current_time(), -math.inf, math.nan):
+    for deadline in (trio.current_time(), -math.inf):
         with pytest.raises(DeadlinePassed) as refusal:
             await gate.admit(99, deadline=deadline)
         assert refusal.value.phase == "admission"
     assert isinstance(refusal.value, TimeoutError)
+
+
+async def test_a_deadline_that_is_no_number_is_refused_by_name() -> None:
+    gate = AdmissionGate(1)
+    with pytest.raises(ValueError, match="a deadline must be a number, got nan"):
+        await gate.admit(deadline=math.nan)
+    with gate.admit_nowait() as permit:
+        with pytest.raises(ValueError, match="a deadline must be a number, got nan"):
+            permit.hold(deadline=math.nan)
+        with pytest.raises(ValueError, match="a deadline must be a number, got nan"):
+            await permit.run_blocking(print, deadline=math.nan)
+    assert_idle(gate)
 
 
 async def test_admit_is_always_a_checkpoint() -> None:
@@ -125,7 +137,7 @@ async def test_a_group_has_a_limit_of_its_own() -> None:
         assert (no.value.asked, no.value.taken, no.value.limit) == (2, 2, 3)
         with gate.admit_nowait(2, group="b"), gate.admit_nowait(3), gate.admit_nowait(group="a"):
             assert gate.free == 0
-    with pytest.raises(RequestTooLarge, match="asked 4, but at most 3"):
+    with pytest.raises(RequestTooLarge, match="at most 3 can ever be held by group 'a'"):
         gate.admit_nowait(4, group="a")
     assert_idle(gate)
 

@@ -5,9 +5,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kvlanes.admission import (
-    AdmissionGate,
-)
+from kvlanes.admission import AdmissionGate
 from kvlanes.engine.testing import checked_gate
 from tests.admission.scenes import Waiters
 
@@ -107,4 +105,51 @@ async def test_a_waiting_head_never_remains_while_it_fits(nursery: trio.Nursery)
         await wait_all_tasks_blocked()
         assert line.names == ["held", "small", "next"]
         for name in line.names:
+            await line.release(name)
+
+
+async def test_p53_who_is_too_large_for_a_shrunk_total_keeps_the_place_and_blocks_nobody(
+    nursery: trio.Nursery,
+) -> None:
+    async with checked_gate(AdmissionGate(8, queue_limit=9)) as gate:
+        line = Waiters(gate, nursery)
+        await line.ask("held", 8)
+        for name, weight in (("large", 5), ("a", 3), ("b", 3)):
+            await line.ask(name, weight)
+        gate.set_total(4)
+        await line.release("held")
+        assert line.names == ["a"]  # strict order goes on behind: b waits for a
+        await line.release("a")
+        await line.release("b")
+        gate.admit_nowait(4).close()
+        await line.ask("c", 4)
+        assert line.names == ["c"]
+        await line.ask("d", 2)
+        gate.set_total(8)
+        await line.release("c")
+        assert line.names == ["large", "d"]
+        await line.release("large")
+        await line.release("d")
+
+
+async def test_passes_under_a_smaller_total_do_not_count_against_the_bound(
+    nursery: trio.Nursery,
+) -> None:
+    async with checked_gate(AdmissionGate(8, queue_limit=9, overtake=1)) as gate:
+        line = Waiters(gate, nursery)
+        await line.ask("held", 8)
+        await line.ask("large", 8)
+        gate.set_total(2)
+        await line.release("held")
+        for name in "abc":
+            await line.ask(name)
+            await line.release(name)
+        await line.ask("d")
+        gate.set_total(8)
+        assert line.names == ["d"]
+        await line.ask("e")
+        assert line.names == ["d", "e"]  # the one that may pass
+        await line.ask("f")
+        assert line.names == ["d", "e"]
+        for name in ("d", "e", "large", "f"):
             await line.release(name)
