@@ -89,10 +89,10 @@ def error_reply(contract: Contract, fault: Fault) -> Reply:
 
 
 def _sound(usage: Usage) -> bool:
-    counts = (usage.input_tokens, usage.cached_tokens)
-    if not all(type(count) is int for count in counts):
+    read, cached = usage.input_tokens, usage.cached_tokens
+    if type(read) is not int or type(cached) is not int:
         return False
-    return 0 <= usage.cached_tokens <= usage.input_tokens <= _INT32
+    return 0 <= cached <= read <= _INT32
 
 
 def _decisions_body(model: str, pairs: "Sequence[tuple[Question, Answer]]", usage: Usage) -> Json:

@@ -68,12 +68,17 @@ class HttpRequest:
     query: str
     headers: tuple[tuple[bytes, bytes], ...]
     _read: Callable[[], Awaitable[bytes]]
+    _joined: dict[bytes, bytes] = attrs.field(init=False, factory=dict, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        joined = self._joined
+        for name, value in self.headers:
+            joined[name] = joined[name] + b", " + value if name in joined else value
 
     def header(self, name: str) -> str | None:
         """All values of a header, joined by commas as HTTP has it; `None` when absent."""
-        wanted = name.lower().encode("ascii")
-        values = [value for key, value in self.headers if key == wanted]
-        return b", ".join(values).decode("latin-1") if values else None
+        value = self._joined.get(name.lower().encode("ascii"))
+        return None if value is None else value.decode("latin-1")
 
     async def read(self) -> bytes:
         """The whole body, decoded. May be called once; a checkpoint unless the body is here.
