@@ -130,13 +130,14 @@ class RadixIndex:
         return applied
 
     def _take_away(self, mutation: Remove | Clear, names: bytes) -> Applied:
-        holder = self._ranks.get(mutation.rank)
+        tree, holder = self._tree, self._ranks.get(mutation.rank)
         if isinstance(mutation, Clear):
-            return Applied(applied=self._tree.clear(holder) if holder else 0)
-        self._tree.names.purge()
+            return Applied(applied=tree.clear(holder) if holder else 0)
+        if tree.names.stale:
+            tree.names.purge()
         if holder is None:
             return Applied(unknown=len(names) >> 3)
-        return remove(self._tree, holder, names)
+        return remove(tree, holder, names)
 
     def _confirm(self, store: Store, names: bytes) -> Applied:
         rank, parent, blocks, _, _ = store
@@ -147,10 +148,12 @@ class RadixIndex:
             if parent is not None:
                 return Applied(missing_parent=len(blocks) >> 3)
             holder = self._tree.register(rank)
-        self._tree.names.purge()
-        applied = confirm(self._tree, holder, parent, blocks, names)
+        tree = self._tree
+        if tree.names.stale:
+            tree.names.purge()
+        applied = confirm(tree, holder, parent, blocks, names)
         if self.budget_blocks is not None and not applied.missing_parent:
-            last = self._tree.names.find(holder, int.from_bytes(names[-8:], "big"))
+            last = tree.names.find(holder, int.from_bytes(names[-8:], "big"))
             assert last is not None
             self._stay_within(self.budget_blocks, last)
         return applied

@@ -72,12 +72,14 @@ class SharedNames:
 
     def lengthen(self, holder: Holder, node: Node, packed: bytes) -> bool:
         """Name blocks that are added to a segment's end, unless one of the names is in use."""
-        names = unpack(packed)
-        if not self._free(names) or not holder.alias.keys().isdisjoint(names):
+        names, nodes = unpack(packed), self.nodes
+        if not nodes.keys().isdisjoint(names) and not self._free(names):
+            return False
+        if holder.alias and not holder.alias.keys().isdisjoint(names):
             return False
         node.names += packed
         for name in names:
-            self.nodes[name] = node
+            nodes[name] = node
         return True
 
     def _free(self, names: tuple[int, ...]) -> bool:
@@ -108,9 +110,10 @@ class SharedNames:
                 self.stale.append((node, packed[8 * limit :]))
                 packed = packed[: 8 * limit]
             limit -= len(packed) >> 3
+            named = node.names
             for name in unpack(packed):
                 # The name may be in use again, at this segment or at another.
-                if self.nodes.get(name) is node and not _has(node, name):
+                if self.nodes.get(name) is node and not (named and _has(node, name)):
                     del self.nodes[name]
 
     def take(self, holder: Holder, node: Node) -> None:
@@ -164,9 +167,12 @@ class SharedNames:
             node.aliases = {slot: packed[:cut] for slot, packed in node.aliases.items()}
 
     def _point(self, part: Node, node: Node, holders: list[Holder]) -> None:
+        nodes = self.nodes
         for name in unpack(part.names):
-            self.nodes[name] = node
-        for slot, packed in (part.aliases or {}).items():
+            nodes[name] = node
+        if part.aliases is None:
+            return
+        for slot, packed in part.aliases.items():
             alias = holders[slot].alias
             for name in unpack(packed):
                 alias[name] = node

@@ -244,6 +244,8 @@ class SegmentTree:
 
     def clear(self, holder: Holder) -> int:
         """A rank holds nothing any more; the blocks that went. O(segments)."""
+        if not holder.segments:
+            return 0
         gone, nodes, bit = holder.blocks, list(holder.segments), holder.bit
         if holder.confirmed:
             for node in [node for node in nodes if holder.segments[node] == CONFIRMED]:

@@ -1,7 +1,7 @@
 """One followed stream as others see it: its state, how far it is, what went wrong."""
 # flake8: noqa: ASYNC910 - a wait for what holds already is none
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import attrs
@@ -151,16 +151,15 @@ class Feed:
         """
         return None if self._last is None else self._last.watermark
 
-    def advance(self, frame: Frame, blocks: int, now: float, timestamp: float) -> None:
-        """Note a batch that was applied; of its engine's time stamp only differences count."""
-        self.counts.batches += 1
-        self._last = frame
-        self.blocks = blocks
+    def advance(self, last: Frame, timestamps: Sequence[float], now: float) -> None:
+        """Note batches that were applied; of their engine's time stamps only differences count."""
+        self.counts.batches += len(timestamps)
+        self._last = last
         self.last_at = now
-        delay = now - timestamp
+        delay = now - max(timestamps)
         if delay < self._fastest:
             self._fastest = delay
-        self.lag_seconds = delay - self._fastest
+        self.lag_seconds = now - timestamps[-1] - self._fastest
         if self._change is not None:
             self.changed()
 

@@ -12,10 +12,13 @@ library holds the messages, and what overflows there is an ordinary gap.
 # flake8: noqa: ASYNC910 - steps of one task, which gives way by the work it has done (_breathe)
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import trio
 
+from kvlanes.engine.feeds._burst import read_ahead
 from kvlanes.engine.feeds._cursor import Cursor, Replay, Verdict
 from kvlanes.engine.feeds._decode import decode
 from kvlanes.engine.feeds._errors import (
@@ -28,15 +31,15 @@ from kvlanes.engine.feeds._events import Batch
 from kvlanes.engine.feeds._feed import Feed, FeedState
 from kvlanes.engine.feeds._frames import Frame
 from kvlanes.engine.feeds._ledger import Ledger
+from kvlanes.engine.feeds._ledgers import Ledgers
 from kvlanes.engine.feeds._options import FollowOptions
 from kvlanes.engine.feeds._protocols import EventSink, Link
-from kvlanes.indexer import Clear, Rank
+from kvlanes.indexer import Clear, Mutation, Rank
 
 _REPLAYS_WITHOUT_PROGRESS = 3
 _WORK_A_SCHEDULING_POINT = 256  # blocks, about a microsecond each
 _WORK_A_BATCH = 16  # what a batch costs beside its blocks
-_NEXT = Verdict.NEXT  # looked up in its class for each batch, it would take 0.1 us
-_NAMED_RANKS = 1024  # numbers that may be remembered: they come from the wire
+_dp_rank = attrgetter("dp_rank")
 
 
 class Follower:
@@ -64,20 +67,12 @@ class Follower:
         """
         self.feed = feed
         self.cursor = Cursor()
+        self.ledgers = Ledgers(sink, feed, options, elsewhere)
         self._sink = sink
         self._options = options
-        self._elsewhere = elsewhere
-        self._whole = True  # nothing was lost since the engine process began
         self._verified = True  # the last replay ran to its end
         self._ask_again_at = -math.inf
-        self._ledgers = {feed.rank: self._new_ledger(feed.rank)}
-        self._by_number: dict[int | None, Ledger] = {None: self._ledgers[feed.rank]}
         self._work = 0
-
-    @property
-    def ledgers(self) -> tuple[Ledger, ...]:
-        """One for each rank that the stream has named, the configured one first."""
-        return tuple(self._ledgers.values())
 
     async def begin(self) -> None:
         """Empty what an earlier source may have left in the index."""
@@ -101,9 +96,7 @@ class Follower:
 
     def _forget(self) -> None:
         self.cursor.forget()
-        self._whole = True
-        for ledger in self.ledgers:
-            ledger.restart()
+        self.ledgers.restart()
 
     async def follow(self, link: Link) -> None:
         """Follow one connection until it ends.
@@ -121,20 +114,14 @@ class Follower:
             if self.cursor.last is not None:
                 # Nobody can tell whether this is the process that was followed before.
                 await self.resync()
-            self._be_whole(False)  # unless its very first batch comes
+            self.ledgers.become(whole=False)  # unless its very first batch comes
         self._settle()
         while True:
             await self._step(link)
 
-    def _be_whole(self, whole: bool) -> None:
-        self._whole = whole
-        for ledger in self._ledgers.values():
-            ledger.complete = whole
-
     def _settle(self) -> None:
         """Show how far the coverage can be trusted now."""
-        self._whole = all(ledger.complete for ledger in self._ledgers.values())
-        state = FeedState.LIVE if self._whole else FeedState.PARTIAL
+        state = FeedState.LIVE if self.ledgers.look() else FeedState.PARTIAL
         if not self._verified:
             state = FeedState.UNTRUSTED
         if state is not self.feed.state:
@@ -150,13 +137,16 @@ class Follower:
         if frame is None:
             await self._take_silence(link)
             return
-        verdict = self.cursor.judge(frame, scoped=link.scoped)
-        if verdict is _NEXT:
-            batch = decode(frame.payload, self._options.limit_hashes)
-            if batch.readable:
-                await self._apply(frame, batch)
-                return
-        await self._take_odd(frame, verdict, link)
+        batches, last, odd, invalid = read_ahead(
+            frame, link, self.cursor, self._options.limit_hashes
+        )
+        if batches:
+            assert last is not None
+            await self._apply(batches, last)
+        if odd is not None:
+            await self._take_odd(odd, link)
+        if invalid:
+            await self._take_unreadable(invalid, link)
 
     # -- whatever is not the next batch
 
@@ -174,15 +164,16 @@ class Follower:
         self._settle()
         await self._breathe(_WORK_A_BATCH)
 
-    async def _take_odd(self, frame: Frame, verdict: Verdict, link: Link) -> None:
+    async def _take_odd(self, frame: Frame, link: Link) -> None:
         """A batch that was seen, that came too early, that cannot be read, or of a stranger."""
+        verdict = self.cursor.judge(frame, scoped=link.scoped)
         if verdict is Verdict.DUPLICATE:
             self.feed.counts.duplicates += 1
             await self._breathe(_WORK_A_BATCH)
             return
         if verdict is Verdict.GAP:
             self.feed.counts.gaps += 1
-        elif verdict is _NEXT:
+        elif verdict is Verdict.NEXT:
             self._unreadable(f"batch {frame.sequence} is not readable")
         known = link.scoped
         if link.replayable:
@@ -203,7 +194,7 @@ class Follower:
             verdict = self.cursor.judge(frame)
         if verdict is Verdict.GAP:
             await self._lose(f"a batch between {self.cursor.expected} and {frame.sequence} is lost")
-        await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
+        await self._apply([decode(frame.payload, self._options.limit_hashes)], frame)
 
     def _unreadable(self, why: str) -> None:
         self.feed.counts.unreadable_batches += 1
@@ -277,36 +268,37 @@ class Follower:
             if not rotated and not last:
                 return False
             await self._lose(f"a batch between {self.cursor.expected} and {frame.sequence} is lost")
-        await self._apply(frame, decode(frame.payload, self._options.limit_hashes))
+        await self._apply([decode(frame.payload, self._options.limit_hashes)], frame)
         return True
 
     # -- coverage
 
-    async def _apply(self, frame: Frame, batch: Batch) -> None:
-        """Enter a batch, tell the index, move the watermark."""
-        if frame.sequence == 0:
-            self._be_whole(True)  # a process was followed from its beginning
-        ledger = self._by_number.get(batch.dp_rank)
-        if ledger is None:
-            ledger = self._name(batch.dp_rank)
-        mutations = ledger.apply(batch)
+    async def _apply(self, batches: Sequence[Batch], last: Frame) -> None:
+        """Enter batches, tell the index, move the watermark to the last of them."""
+        if last.sequence < len(batches):
+            self.ledgers.become(whole=True)  # a process was followed from its beginning
+        for number, run in groupby(batches, _dp_rank):
+            await self._enter(self.ledgers.of(number), list(run))
+        self.cursor.advance(last)
+        self.feed.advance(last, [batch.timestamp for batch in batches], trio.current_time())
+        await self._breathe(_WORK_A_BATCH * len(batches))
+
+    async def _enter(self, ledger: Ledger, batches: list[Batch]) -> None:
+        """Enter batches that name one rank, and tell the index."""
+        mutations: list[Mutation] = []
+        for batch in batches:
+            mutations += ledger.apply(batch)
         results = await self._sink.apply(ledger.rank, mutations) if mutations else ()
-        self.cursor.advance(frame)
-        self._note(frame, batch, ledger)
-        work = _WORK_A_BATCH
         for applied, duplicates, missing_parent, unknown in results:
-            work += applied + duplicates + missing_parent + unknown
+            self._work += applied + duplicates + missing_parent + unknown
             if missing_parent:
                 self._require_coverage(ledger.rank)
-        await self._breathe(work)
-
-    def _note(self, frame: Frame, batch: Batch, ledger: Ledger) -> None:
         feed = self.feed
-        if batch.dp_rank != feed.rank.dp_rank and batch.dp_rank is not None:
-            feed.counts.rank_mismatches += 1
-        if ledger.complete is not self._whole and feed.state is not FeedState.SYNCING:
+        feed.blocks = len(ledger)
+        if batches[0].dp_rank not in (None, feed.rank.dp_rank):
+            feed.counts.rank_mismatches += len(batches)
+        if ledger.complete is not self.ledgers.whole and feed.state is not FeedState.SYNCING:
             self._settle()
-        feed.advance(frame, len(ledger), trio.current_time(), batch.timestamp)
 
     async def _breathe(self, work: int) -> None:
         """A scheduling point after so much work, or a busy publisher starves everybody else."""
@@ -321,35 +313,8 @@ class Follower:
         self.feed.error = why
         for ledger in self.ledgers:
             await self._sink.apply(ledger.rank, [ledger.lose()])
-        self._whole = False
+        self.ledgers.whole = False
 
     def _require_coverage(self, rank: Rank) -> None:
         if self._sink.lost(rank):
             raise ResyncNeeded(f"the index lost the coverage of {rank}")
-
-    def _name(self, number: int | None) -> Ledger:
-        """The ledger of a rank that the stream names for the first time.
-
-        The engine knows its ranks better than a port does; but a rank that another stream
-        follows, or that the worker does not have, is taken for this stream's own.
-        """
-        rank = None
-        if number is not None and number >= 0 and number not in self._elsewhere:
-            rank = self._sink.rank(number)
-        if rank is None:
-            rank = self.feed.rank
-        elif rank not in self._ledgers:
-            self._ledgers[rank] = self._new_ledger(rank)
-        if len(self._by_number) < _NAMED_RANKS:
-            self._by_number[number] = self._ledgers[rank]
-        return self._ledgers[rank]
-
-    def _new_ledger(self, rank: Rank) -> Ledger:
-        return Ledger(
-            rank,
-            self._sink.block_size,
-            counting=self._options.counting,
-            group=self._options.group,
-            complete=self._whole,
-            counts=self.feed.events,
-        )

@@ -1,7 +1,8 @@
 """Feeds into lanes: what a worker's events do to the index."""
 # flake8: noqa: ASYNC910 - an idle lane applies in the caller
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import trio
 
@@ -77,9 +78,11 @@ class LaneSink:
         """Keep the feed for whoever asks how it fares."""
         self.feeds.append(feed)
 
-    async def apply(self, rank: Rank, mutations: Sequence[Mutation]) -> Sequence[Applied]:
+    def apply(
+        self, rank: Rank, mutations: Sequence[Mutation]
+    ) -> Coroutine[Any, Any, Sequence[Applied]]:
         """Apply a batch; see `apply_batch`."""
-        return await apply_batch(self._lanes, self._incarnations[rank], mutations)
+        return apply_batch(self._lanes, self._incarnations[rank], mutations)
 
     def lost(self, rank: Rank) -> bool:
         """Whether a crash or somebody else's reset took the rank's coverage. O(lanes)."""

@@ -52,10 +52,12 @@ class FakeLink:
             self.arrived = trio.Event()
             with trio.move_on_after(idle_seconds):
                 await self.arrived.wait()
+        if not self.queue:
+            self.check()
         return self.receive_nowait()
 
     def receive_nowait(self) -> Frame | None:
-        if self.ended and (self.noticed or not self.queue):
+        if self.noticed:
             self.check()
         if not self.queue:
             return None
