@@ -3,6 +3,7 @@
 from kvlanes.indexer._capacity import AttemptInUse as AttemptInUse
 from kvlanes.indexer._capacity import CapacityModel as CapacityModel
 from kvlanes.indexer._capacity import CapacityStatistics as CapacityStatistics
+from kvlanes.indexer._counts import require_count as require_count
 from kvlanes.indexer._errors import BlockSizeInvalid as BlockSizeInvalid
 from kvlanes.indexer._errors import BlockSizeMismatch as BlockSizeMismatch
 from kvlanes.indexer._errors import BudgetRefused as BudgetRefused

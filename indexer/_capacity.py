@@ -17,6 +17,7 @@ from collections.abc import Hashable, Sequence
 
 import attrs
 
+from kvlanes.indexer._counts import require_count
 from kvlanes.indexer._errors import IndexerError, PackedLengthInvalid
 from kvlanes.indexer._identity import Prompt, sequence_hashes
 from kvlanes.indexer._mutations import Clear, Lease, Mutation, Rank, Remove, Store
@@ -135,7 +136,7 @@ class CapacityModel:
             AttemptInUse: The attempt holds blocks already.
             ValueError: `private_blocks` is negative.
         """
-        _require_private(private_blocks)
+        require_count("private_blocks", private_blocks)
         if attempt in self._attempts:
             raise AttemptInUse(attempt, len(self._attempts[attempt].copies))
         self._acquired += 1
@@ -185,7 +186,7 @@ class CapacityModel:
             PackedLengthInvalid: `blocks` is no whole number of hashes.
             ValueError: `private_blocks` is negative.
         """
-        _require_private(private_blocks)
+        require_count("private_blocks", private_blocks)
         if len(blocks) % 8:
             raise PackedLengthInvalid(len(blocks))
         held = self._attempts.get(attempt)
@@ -287,10 +288,5 @@ class CapacityModel:
 
 
 def _require_capacity(capacity_blocks: int | None) -> None:
-    if capacity_blocks is not None and capacity_blocks < 1:
-        raise ValueError(f"capacity_blocks must be >= 1, or None if unknown, got {capacity_blocks}")
-
-
-def _require_private(private_blocks: int) -> None:
-    if private_blocks < 0:
-        raise ValueError(f"private_blocks must not be negative, got {private_blocks}")
+    if capacity_blocks is not None:
+        require_count("capacity_blocks", capacity_blocks, 1)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 
+from kvlanes.indexer._counts import require_count
 from kvlanes.indexer._deadlines import deadline_of, require_tick
 from kvlanes.indexer._digest import rank_key, rows_digest, shown
 from kvlanes.indexer._dump import decode, encode
@@ -173,8 +174,7 @@ class LeaseTable:
         Raises:
             ValueError: `limit` is below 1.
         """
-        if limit < 1:
-            raise ValueError(f"limit must be >= 1, got {limit}")
+        require_count("limit", limit, 1)
         entries = blocks = 0
         for rank, held in self._asked(ranks):
             looked, ended = held.leases.fire(now, limit - entries)

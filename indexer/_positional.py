@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from kvlanes.indexer._counts import require_count
 from kvlanes.indexer._digest import rank_key, rows_digest, shown
 from kvlanes.indexer._errors import BlockSizeMismatch, MutationInvalid
 from kvlanes.indexer._identity import Prompt, require_block_size
@@ -176,8 +177,7 @@ class PositionalIndex:
         Raises:
             ValueError: `limit` is below 1.
         """
-        if limit < 1:
-            raise ValueError(f"limit must be >= 1, got {limit}")
+        require_count("limit", limit, 1)
         return Expired(0, 0, math.inf)
 
     def drop(self, worker_id: str, dp_rank: int | None = None) -> int:

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_bare_nursery() -> AsyncIterator[trio.Nursery]:
     """A nursery whose single error leaves as itself; a user's own group stays whole.
 

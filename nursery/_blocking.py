@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from kvlanes.indexer import Overlap, Prompt
+from kvlanes.indexer import Overlap, Prompt, require_count
 from kvlanes.nursery._bare_nursery import open_bare_nursery
 from kvlanes.nursery._owner import logger
 from kvlanes.nursery._receiver import LaneTask, TaskReceiver
@@ -93,7 +93,8 @@ class BlockingBackend:
             there are lanes.
         old_loop: The server may ask for tasks before it has acknowledged what it has, and may
             acknowledge from any thread: so each acknowledgement, not the asking, brings the next.
-        threads: The most threads at a time, abandoned ones included.
+        threads: The most threads at a time, abandoned ones included. Each lane needs one: without
+            it the lane waits until another thread has ended.
         join_seconds: How long a thread may take to end when it is told to.
 
     Raises:
@@ -108,8 +109,7 @@ class BlockingBackend:
         threads: int = 64,
         join_seconds: float = 1.0,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        require_count("threads", threads, 1)
         if not 0 <= join_seconds < math.inf:
             raise ValueError(f"join_seconds must be finite and >= 0, got {join_seconds}")
         self._join_seconds = join_seconds

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
+from kvlanes.indexer import require_count
 from kvlanes.nursery._dispatch import Ending
 
 T = TypeVar("T")
@@ -37,13 +38,12 @@ async def run_branches(
         The results by ordinal, in whatever order they came.
 
     Raises:
-        ValueError: `at_once` is less than 1.
+        ValueError: `at_once` is less than 1 (`TypeError`: no integer).
         Exception: The first error of a branch.
 
     A checkpoint where a branch is one. One nursery, `at_once` tasks.
     """
-    if at_once < 1:
-        raise ValueError(f"at_once must be >= 1, got {at_once}")
+    require_count("at_once", at_once, 1)
     async with trio.open_nursery() as nursery:
         run = _Run[T](enumerate(branches), ending, nursery.cancel_scope)
         for _ in range(min(at_once, len(branches))):

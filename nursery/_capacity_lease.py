@@ -6,7 +6,14 @@ from typing import Any, Protocol
 import attrs
 from trio.lowlevel import enable_ki_protection
 
-from kvlanes.indexer import BlockSizeMismatch, CapacityModel, Mutation, PackedLengthInvalid, Prompt
+from kvlanes.indexer import (
+    BlockSizeMismatch,
+    CapacityModel,
+    Mutation,
+    PackedLengthInvalid,
+    Prompt,
+    require_count,
+)
 from kvlanes.nursery._incarnations import Incarnation, Seat
 from kvlanes.nursery._queue import CapacityChange, Change, LaneQueue
 
@@ -45,7 +52,7 @@ class CapacityLease:
         """
         if prompt.block_size != block_size:
             raise BlockSizeMismatch(prompt.block_size, block_size)
-        _require_private(private_blocks)
+        require_count("private_blocks", private_blocks)
         attempt = self._attempt
 
         def begin(model: CapacityModel) -> list[Mutation]:
@@ -61,14 +68,14 @@ class CapacityLease:
         behind a gap has no place in the pool.
 
         Raises:
-            TypeError: `blocks` is not bytes.
+            TypeError: `blocks` is not bytes, or a count no integer.
             ValueError: No whole number of hashes, or a negative count.
         """
         if not isinstance(blocks, bytes):
             raise TypeError(f"packed block hashes are bytes, got {blocks!r}")
         if len(blocks) % 8:
             raise PackedLengthInvalid(len(blocks))
-        _require_private(private_blocks)
+        require_count("private_blocks", private_blocks)
         attempt = self._attempt
         if self._open and self._grows:
             self._grows = self._post(
@@ -103,8 +110,3 @@ class CapacityLease:
     def _closed(self) -> bool:
         lane: ChangeLane = self._seat.lane
         return lane.queue.closed
-
-
-def _require_private(private_blocks: int) -> None:
-    if private_blocks < 0:
-        raise ValueError(f"private_blocks must not be negative, got {private_blocks}")

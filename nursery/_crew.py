@@ -57,7 +57,6 @@ class Crew:
         self, make_index: Callable[[], IndexBackend | ServedBackend], config: CrewConfig
     ) -> None:
         self.resync: set[Rank] = set()
-        self.failed = trio.Event()
         self._failure: LaneCrashed | None = None
         self._watching = trio.CancelScope()
         self._crashes = CrashLog()
@@ -69,6 +68,8 @@ class Crew:
         if isinstance(first, ServedBackend):
             self.owner = BackendOwner(cast(Callable[[], ServedBackend], make_index), first)
             self.lanes = [self._served(self.owner) for _ in range(config.lanes)]
+        elif not callable(getattr(first, "apply", None)):
+            raise TypeError(f"make_index makes an index, or a backend that waits, got {first!r}")
         else:
             self.owner = IndexOwner(cast(Callable[[], IndexBackend], make_index), self.crash, first)
             self.lanes = [self._lane(self.owner) for _ in range(config.lanes)]
@@ -110,24 +111,26 @@ class Crew:
             self._escalate(error, f"{CRASHES_A_MINUTE + 1} times in a minute")
 
     def _escalate(self, error: Exception, how: str) -> None:
-        """Tell who opened the lanes, through a task of theirs, whichever task crashed."""
+        """Tell who opened the lanes, through `_watch` in their nursery, whichever task crashed."""
         self._failure = LaneCrashed(f"the index crashed {how}: {error!r}")
         self._failure.__cause__ = error
-        self.failed.set()
         self.refuse()
         self.stop()
 
+    @enable_ki_protection
     def start(self, nursery: trio.Nursery) -> None:
         for lane in self.lanes:
             nursery.start_soon(lane.run, self._ended.arrive)
         nursery.start_soon(self._watch)
 
+    @enable_ki_protection
     async def _watch(self) -> None:
         with self._watching:
-            await self.failed.wait()
+            await trio.sleep_forever()  # until `stop`
         if self._failure is not None:
             raise self._failure
 
+    @enable_ki_protection
     async def end(self) -> None:
         """Refuse, drain, stop; in the scope of who opened the lanes. Always a checkpoint."""
         self.refuse()
@@ -136,7 +139,8 @@ class Crew:
                 await self._ended.wait()
         finally:
             self.stop()
-            await self._outlast()
+            while self._ended.remaining:
+                await self._outlast()
 
     @enable_ki_protection
     def refuse(self) -> None:
@@ -151,14 +155,13 @@ class Crew:
             lane.stop()
         self._watching.cancel()
 
+    @enable_ki_protection
     async def _outlast(self) -> None:
-        """Wait for backends that ignore their cancellation, and say so every now and then."""
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        while self._ended.remaining:
-            with trio.move_on_after(REPORT_SECONDS, shield=True) as patience:
-                await self._ended.wait()
-            if patience.cancelled_caught:
-                logger.warning("%d lanes wait for their backend to end", self._ended.remaining)
+        """Wait a while for backends that ignore their cancellation, and say so."""
+        with trio.move_on_after(REPORT_SECONDS, shield=True) as patience:
+            await self._ended.wait()
+        if patience.cancelled_caught:
+            logger.warning("%d lanes wait for their backend to end", self._ended.remaining)
 
     def statistics(self) -> LaneSetStatistics:
         lanes = tuple(lane.statistics() for lane in self.lanes)

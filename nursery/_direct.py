@@ -6,6 +6,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from kvlanes.indexer import Applied, IndexBackend, Lease, Mutation, Overlap, Prompt, Rank
+from kvlanes.nursery._errors import LaneBusy
 from kvlanes.nursery._incarnations import Incarnation, Seats
 from kvlanes.nursery._owner import IndexOwner, logger
 from kvlanes.nursery._queue import LaneQueue
@@ -53,7 +54,10 @@ class DirectLane:
 
         Raises:
             StaleIncarnation, IndexerError, LaneCrashed: As in `LaneSet.apply`.
+            LaneBusy: The index itself calls, from inside a write.
         """
+        if self._owner.busy:
+            raise LaneBusy("called from inside a write of its own index")
         self._expire()
         living = self.attach(mutation.rank) if incarnation is None else incarnation
         return self._step.apply(self._seats.find(mutation.rank), living, mutation)
@@ -80,7 +84,7 @@ class DirectLane:
         return self._queue.statistics(len(self._step.ranks))
 
     def _expire(self) -> None:
-        while self._step.expiry_due:
+        while self._step.expiry_due and not self._owner.busy:
             self._step.expire()
 
     def _crash(self, error: Exception) -> None:

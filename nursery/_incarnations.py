@@ -58,6 +58,7 @@ class Seats(Generic[LaneT]):
 
     lanes: list[LaneT]
     table: dict[Rank, Seat[LaneT]] = attrs.Factory(dict)
+    of_worker: dict[str, dict[Rank, Seat[LaneT]]] = attrs.Factory(dict)  # the same seats
     leaving: set[Rank] = attrs.Factory(set)  # a departure of theirs is under way
     _turn: Iterator[LaneT] = attrs.field(init=False)
     _numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
@@ -77,6 +78,7 @@ class Seats(Generic[LaneT]):
             if not isinstance(rank, Rank):
                 raise TypeError(f"a rank is a Rank, got {rank!r}")
             seat = self.table[rank] = Seat(rank, next(self._turn))
+            self.of_worker.setdefault(rank.worker_id, {})[rank] = seat
         if seat.current is None:
             seat.current = Incarnation(rank, next(self._numbers))
         return seat
@@ -86,12 +88,9 @@ class Seats(Generic[LaneT]):
         return self.table.get(rank) or Seat(rank, self.lanes[0])
 
     def revoke(self, worker_id: str, dp_rank: int | None) -> list[Seat[LaneT]]:
-        """End the incarnations of a worker's ranks (or of one); their seats stay. O(ranks)."""
-        gone = [
-            seat
-            for seat in self.table.values()
-            if seat.rank.worker_id == worker_id and dp_rank in (None, seat.rank.dp_rank)
-        ]
+        """End the incarnations of a worker's ranks (or of one); their seats stay. O(its ranks)."""
+        seats = self.of_worker.get(worker_id, {}).values()
+        gone = [seat for seat in seats if dp_rank in (None, seat.rank.dp_rank)]
         for seat in gone:
             seat.current = seat.model = None
             seat.departures += 1
@@ -107,5 +106,12 @@ class Seats(Generic[LaneT]):
                 continue
             self.leaving.discard(seat.rank)
             if seat.current is None:
-                gone.append(self.table.pop(seat.rank))
+                gone.append(self._forget(seat.rank))
         return gone
+
+    def _forget(self, rank: Rank) -> Seat[LaneT]:
+        siblings = self.of_worker[rank.worker_id]
+        del siblings[rank]
+        if not siblings:
+            del self.of_worker[rank.worker_id]
+        return self.table.pop(rank)

@@ -64,6 +64,7 @@ class Lane:
         """The drain's time is over; the task settles what is left on its way out."""
         self.scope.cancel()
 
+    @enable_ki_protection
     async def run(self, ended: Callable[[], None]) -> None:
         """Serve the queue and the leases until the queue is closed and empty."""
         try:
@@ -76,6 +77,7 @@ class Lane:
             self.queue.abandon()
             ended()
 
+    @enable_ki_protection
     async def _turn(self) -> None:
         """What was queued at this moment first, then one slice of expiry, then sleep if idle."""
         left = len(self.queue.entries)

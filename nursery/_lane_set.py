@@ -10,7 +10,7 @@ from trio.lowlevel import (
     enable_ki_protection,
 )
 
-from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
+from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank, require_count
 from kvlanes.nursery._capacity_lease import CapacityLease
 from kvlanes.nursery._crew import AnyLane, Crew
 from kvlanes.nursery._errors import LaneBusy, LaneClosed
@@ -76,8 +76,8 @@ class LaneSet:
             elif incarnation is None:
                 incarnation = seat.current
             lane = seat.lane
-            queue, owner = lane.queue, self._owner
-            if lane.in_place and not (queue.entries or owner.busy or queue.closed):
+            queue = lane.queue
+            if lane.in_place and not (queue.entries or queue.closed):
                 return lane.step.apply(seat, incarnation, mutation)
             entry = Entry(seat, incarnation, mutation)
             queue.submit(entry)
@@ -205,12 +205,13 @@ class LaneSet:
         Raises:
             ValueError: A capacity below 1.
         """
-        if capacity_blocks is not None and capacity_blocks < 1:
-            raise ValueError(f"capacity_blocks must be >= 1 or None, got {capacity_blocks}")
+        if capacity_blocks is not None:
+            require_count("capacity_blocks", capacity_blocks, 1)
         seat, _ = self._locate(incarnation.rank, incarnation)
         change = CapacityChange(seat, incarnation, lambda m: m.set_capacity(capacity_blocks))
         seat.lane.change(change, must=True)
 
+    @enable_ki_protection  # an interrupt behind `acquire` would leave the room taken for ever
     def occupy(
         self, incarnation: Incarnation, prompt: Prompt, *, private_blocks: int = 0
     ) -> CapacityLease:
@@ -229,6 +230,11 @@ class LaneSet:
         return lease
 
     # -- reading
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block, as the index says."""
+        return self._owner.block_size
 
     def overlap(self, prompt: Prompt) -> Overlap:
         """How deep each rank's coverage of `prompt` reaches, now. Never a checkpoint.

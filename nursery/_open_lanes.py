@@ -5,7 +5,9 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from kvlanes.indexer import IndexBackend, Lease
+from trio.lowlevel import enable_ki_protection
+
+from kvlanes.indexer import IndexBackend, Lease, require_count
 from kvlanes.nursery._bare_nursery import open_bare_nursery
 from kvlanes.nursery._crew import Crew, CrewConfig
 from kvlanes.nursery._lane_set import LaneSet
@@ -16,14 +18,14 @@ def _configured(
     lanes: int, queue_capacity: int, ttl_seconds: float, drain_seconds: float, in_place: bool
 ) -> CrewConfig:
     for name, value in (("lanes", lanes), ("queue_capacity", queue_capacity)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        require_count(name, value, 1)
     if not 0 <= drain_seconds < math.inf:
         raise ValueError(f"drain_seconds must be finite and >= 0, got {drain_seconds}")
     return CrewConfig(lanes, queue_capacity, Lease(ttl_seconds), in_place, drain_seconds)
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_lanes(
     make_index: Callable[[], IndexBackend | ServedBackend],
     *,
@@ -50,6 +52,7 @@ async def open_lanes(
         in_place: `False` queues every mutation, also on an idle lane: the same order, slower.
 
     Raises:
+        TypeError: A count that is no integer, or `make_index` made neither.
         ValueError: A count below 1, or negative seconds.
         LaneCrashed: The index broke more than three times within a minute, or its factory failed.
     """

@@ -86,6 +86,7 @@ class Barrier:
         """Some lane could not do its part; it arrives all the same."""
         self.failure = self.failure or error
 
+    @enable_ki_protection
     async def wait(self) -> object:
         """The result, once the last lane has arrived. Always a checkpoint."""
         await self._passed.wait()
@@ -249,6 +250,7 @@ class LaneQueue:
             barrier.fail(LaneClosed("the lanes closed before this was passed"))
             barrier.arrive()
 
+    @enable_ki_protection
     async def done(self, entry: Entry) -> None:
         """Wait for the settlement of an open entry. Always a checkpoint.
 
@@ -263,6 +265,7 @@ class LaneQueue:
 
         await wait_task_rescheduled(abort)
 
+    @enable_ki_protection
     async def room(self, entry: Entry) -> None:
         """Wait until an entry of the overflow is accepted or settled. Always a checkpoint.
 
@@ -271,6 +274,7 @@ class LaneQueue:
         entry.only_for_room = True
         await self.done(entry)
 
+    @enable_ki_protection
     async def sleep(self) -> None:
         """The lane waits here for something to do. Always a checkpoint.
 

@@ -45,7 +45,12 @@ class LaneTask:
 
         The lane acts on it when the backend asks for its next task, or ends. After the lane has
         given up on the backend it reaches nobody.
+
+        Raises:
+            ValueError: A `Read` without an overlap; it stays unacknowledged.
         """
+        if isinstance(self.work, Read) and overlap is None:
+            raise ValueError("a Read is acknowledged with the overlap that was found")
         self.overlap = overlap
         self.acknowledged = True
         self.notify()
@@ -74,6 +79,7 @@ class TaskReceiver:
         self._task: LaneTask | None = None
         self._closed = False
 
+    @enable_ki_protection
     async def receive(self) -> LaneTask:
         """The next task. Always a checkpoint; a cancelled call loses nothing.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import attrs
 import trio
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import disable_ki_protection, enable_ki_protection
 
 from kvlanes.indexer import Applied, Mutation, Overlap, Prompt, Rank
 from kvlanes.nursery._errors import DumpUnavailable, LaneBusy, LaneClosed, ServedTooShort
@@ -52,7 +52,6 @@ class BackendOwner:
 
     make_backend: Callable[[], ServedBackend]
     backend: ServedBackend
-    busy: bool = attrs.field(default=True, init=False)  # its writes are never a caller's
 
     @property
     def block_size(self) -> int:
@@ -85,6 +84,12 @@ class BackendOwner:
 
     def replace(self) -> None:
         self.backend = self.make_backend()
+
+
+@disable_ki_protection
+async def _interruptible(backend: ServedBackend, tasks: TaskReceiver) -> None:
+    """A backend is the user's code: Ctrl-C may end it, as it may anything of theirs."""
+    await backend.serve(tasks)
 
 
 @attrs.define(eq=False)
@@ -123,6 +128,7 @@ class ServedLane:
         """Queue the end of what `rank` holds, ahead of the barrier that waits for it."""
         self.queue.control(Departing(rank, barrier))
 
+    @enable_ki_protection
     async def run(self, ended: Callable[[], None]) -> None:
         """Have the backend served, one instance after another, until the queue is closed."""
         try:
@@ -142,6 +148,7 @@ class ServedLane:
         self.queue.abandon()
         self.scope.cancel()
 
+    @enable_ki_protection
     async def _serve(self) -> None:
         await trio.lowlevel.checkpoint()  # a backend that breaks at once must not hold the loop
         backend, receiver = self.backends.backend, TaskReceiver(self)
@@ -149,7 +156,7 @@ class ServedLane:
         cause: Exception = ServedTooShort("serve returned before its lane ended")
         try:
             with trio.CancelScope() as self._serving:
-                await backend.serve(receiver)
+                await _interruptible(backend, receiver)
         except trio.EndOfChannel:
             pass
         except Exception as error:

@@ -10,7 +10,7 @@ from trio.lowlevel import current_clock, enable_ki_protection
 from kvlanes.indexer import Applied, CapacityModel, IndexerError, Lease, Mutation, Rank, Store
 from kvlanes.nursery._errors import LaneCrashed
 from kvlanes.nursery._incarnations import Incarnation, Seat
-from kvlanes.nursery._owner import IndexOwner, logger
+from kvlanes.nursery._owner import IndexOwner, crashed, logger
 from kvlanes.nursery._queue import CapacityChange, Entry, LaneQueue
 
 
@@ -84,6 +84,9 @@ class Step:
             return self.apply(entry.seat, entry.incarnation, entry.mutation)
         except Exception as error:
             return error
+        except BaseException as error:
+            entry.settle(crashed(error))  # it ends the lanes, and nobody comes back to this entry
+            raise
 
     @enable_ki_protection
     def change(self, item: CapacityChange) -> None:

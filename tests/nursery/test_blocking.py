@@ -193,7 +193,7 @@ async def test_reads_in_the_lane_reach_the_thread() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"threads": 0}, "threads must be >= 1, got 0"),
         ({"join_seconds": -1.0}, "join_seconds must be finite and >= 0, got -1.0"),
         ({"join_seconds": float("inf")}, "got inf"),
     ],

@@ -136,12 +136,12 @@ async def test_a_pool_whose_own_step_breaks_the_index_is_empty_again() -> None:
 async def test_bad_numbers_are_refused_at_the_call() -> None:
     async with checked_lanes() as lanes:
         incarnation = lanes.attach(A)
-        with pytest.raises(ValueError, match="capacity_blocks must be >= 1 or None, got 0"):
+        with pytest.raises(ValueError, match="capacity_blocks must be >= 1, got 0"):
             lanes.set_capacity(incarnation, 0)
-        with pytest.raises(ValueError, match="private_blocks must not be negative, got -1"):
+        with pytest.raises(ValueError, match="private_blocks must be >= 0, got -1"):
             lanes.occupy(incarnation, prompt(1), private_blocks=-1)
         with lanes.occupy(incarnation, prompt(1)) as held:
-            with pytest.raises(ValueError, match="private_blocks must not be negative, got -2"):
+            with pytest.raises(ValueError, match="private_blocks must be >= 0, got -2"):
                 held.grow(private_blocks=-2)
             with pytest.raises(ValueError, match="got 5 bytes"):
                 held.grow(b"short")

@@ -200,8 +200,8 @@ async def test_a_group_of_the_user_stays_whole() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lanes": 0}, "lanes must be at least 1, got 0"),
-        ({"queue_capacity": 0}, "queue_capacity must be at least 1, got 0"),
+        ({"lanes": 0}, "lanes must be >= 1, got 0"),
+        ({"queue_capacity": 0}, "queue_capacity must be >= 1, got 0"),
         ({"drain_seconds": -1.0}, "drain_seconds must be finite and >= 0, got -1.0"),
         ({"drain_seconds": float("inf")}, "got inf"),
         ({"ttl_seconds": -1.0}, "ttl_seconds must be .*, got -1.0"),
