@@ -107,14 +107,15 @@ class WaitsForItself(AdmissionRefused, RuntimeError):
     """The request already holds so much that what it asks for can never be free beside it.
 
     Attributes:
-        asked: The weight asked for.
-        held: The weight of the request's live permits.
-        limit: The highest total ever set.
+        asked: The weight asked for, or 1 preflight slot.
+        held: The weight of the request's live permits, or its slot.
+        limit: The highest total ever set, or the number of slots.
     """
 
-    def __init__(self, asked: int, *, held: int, limit: int) -> None:
+    def __init__(self, asked: int, *, held: int, limit: int, what: str = "") -> None:
+        of = f"{limit} {what}".rstrip()
         super().__init__(
-            f"asked {asked} while this request holds {held} of at most {limit}: "
+            f"asked {asked} while this request holds {held} of at most {of}: "
             "it would wait for itself"
         )
         self.asked = asked

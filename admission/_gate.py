@@ -81,7 +81,7 @@ class AdmissionGate:
                 f"retry_after_seconds must be finite and >= 0, got {retry_after_seconds}"
             )
         self._total = self._highest_total = total
-        self._line = WaitingLine(queue_limit, overtake)
+        self._line = WaitingLine(queue_limit, overtake, total)
         self._group_limit = group_limit
         self._retry_after_seconds = retry_after_seconds
         self._threads = Threads(trio.CapacityLimiter(preflight_slots), runner)
@@ -99,6 +99,11 @@ class AdmissionGate:
     def free(self) -> int:
         """What is free; negative after the total shrank under load."""
         return self._total - self._held
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is admitted any more."""
+        return self._closed
 
     @property
     def preflight_slots(self) -> int:
@@ -141,8 +146,7 @@ class AdmissionGate:
         Never a checkpoint. O(1).
         """
         ask = self._judge(weight, group, request_id, family)
-        waits = self._line and self._line.head(self._total) is not None
-        if waits or weight > self._total - self._held:
+        if weight > self._total - self._held or self._line.head is not None:
             raise self._exhausted(weight)
         self._charges.add(ask, weight)
         return self._grant(ask)
@@ -177,11 +181,11 @@ class AdmissionGate:
             require_deadline(deadline)
             raise DeadlinePassed("admission")
         ask = self._judge(weight, group, request_id, family)
-        if weight > self.free or not self._line.may_pass(self._total):
+        if weight > self.free or not self._line.may_pass():
             if not self._line.limit or ask.family in self._charges.families:
                 raise self._exhausted(weight)
             return await self._wait(ask, deadline)
-        self._line.note_pass(self._total)
+        self._line.note_pass()
         self._charges.add(ask, weight)
         permit = self._grant(ask)
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -203,6 +207,7 @@ class AdmissionGate:
         at_least(0, "total", total)
         self._total = total
         self._highest_total = max(self._highest_total, total)
+        self._line.resize(total)
         self._serve()
 
     @enable_ki_protection
@@ -246,9 +251,7 @@ class AdmissionGate:
         entries: tuple[Grant | Waiter, ...] = (*self._grants, *self._line)
         self._charges.check(entry.ask for entry in entries)
         assert len(self._line) <= self._line.limit
-        assert self._line.next_served(self.free, self._total) is None, (
-            "a waiter that could be served stands"
-        )
+        assert self._line.next_served(self.free) is None, "a waiter that could be served stands"
 
     def _judge(
         self, weight: int, group: str | None, request_id: str | None, family: object | None
@@ -257,10 +260,12 @@ class AdmissionGate:
         at_least(1, "weight", weight)
         if self._closed:
             raise GateClosed
+        if group is not None and not isinstance(group, str):
+            raise TypeError(f"a group is a string, got {group!r}")
         if weight > self._highest_total:
             raise RequestTooLarge(weight, self._highest_total)
-        if (calling := calling_family.get()) in self._charges.families:
-            family = calling
+        if self._called_back():
+            family = calling_family.get()
         elif family is None:
             family = object()
         held = self._charges.families.get(family, 0)
@@ -269,6 +274,16 @@ class AdmissionGate:
         if group is not None and self._group_limit is not None:
             self._judge_group(weight, group, self._group_limit)
         return Ask(weight, group, request_id, family)
+
+    def _called_back(self) -> bool:
+        """Whether the caller was started from a blocking call under a permit of this gate."""
+        return calling_family.get() in self._charges.families
+
+    def _require_slot(self) -> None:
+        """A blocking call that waited for a second slot would wait for itself, or for its like."""
+        slots = self._threads.slots
+        if not slots.available_tokens and self._called_back():
+            raise WaitsForItself(1, held=1, limit=int(slots.total_tokens), what="preflight slots")
 
     def _judge_group(self, weight: int, group: str, limit: int) -> None:
         # Waiters count too, so a group never waits for itself and never blocks the queue's head.
@@ -299,8 +314,10 @@ class AdmissionGate:
         def abort(_: object) -> Abort:
             # Runs at the moment of the cancellation and never for a waiter that was served:
             # a hand-over takes the abort function away with it, so the grant wins.
+            was_head = waiter is self._line.head
             self._leave(waiter)
-            self._serve()
+            if was_head:  # nobody else can have kept others from being served
+                self._serve()
             return Abort.SUCCEEDED
 
         with trio.CancelScope(deadline=deadline):
@@ -320,8 +337,8 @@ class AdmissionGate:
         The weight is booked here and not when the waiter runs again, or a caller of
         `admit_nowait` could take it in between.
         """
-        while (waiter := self._line.next_served(self.free, self._total)) is not None:
-            self._line.serve(waiter, self._total)
+        while (waiter := self._line.next_served(self.free)) is not None:
+            self._line.serve(waiter)
             trio.lowlevel.reschedule(waiter.task, outcome.Value(self._grant(waiter.ask)))
 
     def _grant(self, ask: Ask) -> Permit:

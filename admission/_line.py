@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from operator import attrgetter
 
 import attrs
 from trio.lowlevel import Task
@@ -16,6 +17,7 @@ class Waiter:
     ask: Ask
     task: Task
     since: float
+    serial: int = 0  # in the order in which they came
     passed: int = 0  # how many went ahead while it stood at the head
 
 
@@ -24,51 +26,71 @@ class WaitingLine:
     """A queue in which at most `overtake` others pass a given head. Written by its gate only.
 
     Only who fits passes, and only a head that does not fit is passed, so whoever passes is
-    smaller than the head. The head is the first that the gate's total could carry: who came when
-    the total was higher keeps the place for when it is again, and holds nobody up meanwhile.
+    smaller than the head. Who asks for more than the gate's total stands aside: they keep their
+    place for when the total is high enough again, and hold nobody up meanwhile.
     """
 
     limit: int
     overtake: int
+    total: int
     _waiters: OrderedDict[Waiter, None] = attrs.Factory(OrderedDict)
+    _aside: OrderedDict[Waiter, None] = attrs.Factory(OrderedDict)
+    _serials: int = 0
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + len(self._aside)
 
     def __iter__(self) -> Iterator[Waiter]:
-        return iter(self._waiters)
+        """Everybody, in the order in which they came."""
+        return iter(sorted((*self._waiters, *self._aside), key=attrgetter("serial")))
 
-    def head(self, total: int) -> Waiter | None:
-        """Whose turn it is under this total. O(1) beside those that are too large for it."""
-        return next((waiter for waiter in self._waiters if waiter.ask.weight <= total), None)
+    @property
+    def head(self) -> Waiter | None:
+        """Whose turn it is."""
+        return next(iter(self._waiters), None)
 
     def join(self, waiter: Waiter) -> None:
-        self._waiters[waiter] = None
+        self._serials += 1
+        waiter.serial = self._serials
+        self._place(waiter)
+
+    def _place(self, waiter: Waiter) -> None:
+        side = self._waiters if waiter.ask.weight <= self.total else self._aside
+        side[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
-        del self._waiters[waiter]
+        del (self._waiters if waiter in self._waiters else self._aside)[waiter]
 
-    def next_served(self, free: int, total: int) -> Waiter | None:
+    def resize(self, total: int) -> None:
+        """Another total: who stood aside may have a turn now, and the reverse. O(n log n)."""
+        everybody = [*self]
+        self.total = total
+        self._waiters.clear()
+        self._aside.clear()
+        for waiter in everybody:
+            self._place(waiter)
+
+    def next_served(self, free: int) -> Waiter | None:
         """The waiter whose turn it is, if `free` is enough for it. O(1); O(waiters) to pass."""
-        head = self.head(total)
+        head = self.head
         if head is None or head.ask.weight <= free:
             return head
-        if free <= 0 or not self.may_pass(total):
+        if free <= 0 or not self.may_pass():
             return None
         return next((waiter for waiter in self._waiters if waiter.ask.weight <= free), None)
 
-    def serve(self, waiter: Waiter, total: int) -> None:
+    def serve(self, waiter: Waiter) -> None:
         """Take the next served out of the line."""
-        if waiter is not self.head(total):
-            self.note_pass(total)
+        if waiter is not self.head:
+            self.note_pass()
         self.leave(waiter)
 
-    def may_pass(self, total: int) -> bool:
+    def may_pass(self) -> bool:
         """Whether a newcomer that fits may go ahead of the line."""
-        head = self.head(total)
+        head = self.head
         return head is None or head.passed < self.overtake
 
-    def note_pass(self, total: int) -> None:
+    def note_pass(self) -> None:
         """Somebody goes ahead of the head, if there is one."""
-        if (head := self.head(total)) is not None:
+        if (head := self.head) is not None:
             head.passed += 1

@@ -193,10 +193,12 @@ class Permit:
         Raises:
             DeadlinePassed: With the phase that was under way.
             PermitEnded: The weight has already gone back.
+            WaitsForItself: Called back from a blocking call, with every slot taken.
             ValueError: The deadline is no number.
 
         Always a checkpoint. One thread hop.
         """
+        self._grant.gate._require_slot()
         hold = self.hold("preflight", deadline=deadline)
         return await self._grant.gate._threads.run(hold, self._grant.ask.family, fn, args, deadline)
 

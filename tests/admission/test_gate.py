@@ -142,6 +142,13 @@ async def test_a_group_has_a_limit_of_its_own() -> None:
     assert_idle(gate)
 
 
+async def test_a_group_that_is_no_name_is_refused_before_anything_is_counted() -> None:
+    gate = AdmissionGate(2, group_limit=2)
+    with pytest.raises(TypeError, match="a group is a string, got \\['a'\\]"):
+        gate.admit_nowait(group=["a"])  # type: ignore[arg-type]
+    assert_idle(gate)
+
+
 async def test_a_group_cannot_fill_the_queue_either(nursery: trio.Nursery) -> None:
     gate = AdmissionGate(2, queue_limit=10, group_limit=2)
     blocker = gate.admit_nowait(2)

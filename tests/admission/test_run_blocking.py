@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kvlanes.admission import AdmissionGate, CapacityExhausted, WaitsForItself
+from kvlanes.admission import AdmissionGate, CapacityExhausted, Permit, WaitsForItself
 from kvlanes.admission._threads import ThreadLimiter
 from kvlanes.engine.testing import ThreadGate, assert_idle
 from tests.admission.scenes import logged, virtual
@@ -219,6 +219,32 @@ async def test_p54_a_call_back_never_waits_even_where_it_could_be_served(
 
     with gate.admit_nowait(), gate.admit_nowait() as permit:
         await permit.run_blocking(calls_back)
+    assert_idle(gate)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_p54_a_call_back_never_waits_for_a_thread(mock_clock: MockClock, slots: int) -> None:
+    """Each would hold the slot that the other one waits for."""
+    gate = AdmissionGate(2, preflight_slots=slots)
+    inside, goes_on = trio.Event(), ThreadGate[int]()
+
+    def calls_back(permit: Permit) -> int:
+        trio.from_thread.run_sync(inside.set)
+        return trio.from_thread.run(permit.run_blocking, int)
+
+    with gate.admit_nowait() as permit, gate.admit_nowait() as other:
+        async with trio.open_nursery() as nursery:
+            if slots == 2:
+                nursery.start_soon(other.run_blocking, goes_on)
+                await goes_on.entered.wait()
+            with pytest.raises(WaitsForItself, match=f"holds 1 of at most {slots} preflight slots"):
+                await permit.run_blocking(calls_back, permit)
+            goes_on.open(0)
+        assert inside.is_set()
+        assert gate.busy_preflight_slots == 0
+    with gate.admit_nowait() as permit:  # a slot that is free may be taken
+        if slots == 2:
+            assert await permit.run_blocking(calls_back, permit) == 0
     assert_idle(gate)
 
 
