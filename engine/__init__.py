@@ -24,6 +24,7 @@ from kvlanes.engine._errors import ConfigError as ConfigError
 from kvlanes.engine._errors import EngineClosed as EngineClosed
 from kvlanes.engine._errors import EngineError as EngineError
 from kvlanes.engine._errors import NoEligibleWorker as NoEligibleWorker
+from kvlanes.engine._errors import RanksAlike as RanksAlike
 from kvlanes.engine._errors import RequestEnded as RequestEnded
 from kvlanes.engine._errors import RequestExists as RequestExists
 from kvlanes.engine._errors import ReservationEnded as ReservationEnded

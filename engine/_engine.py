@@ -19,7 +19,7 @@ from kvlanes.engine._request import Request
 from kvlanes.engine._reservation import Reservation
 from kvlanes.engine._route import Route
 from kvlanes.engine._router import Router
-from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics
+from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics, shut
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.feeds import REPLAYS_AT_ONCE, Feed
 from kvlanes.indexer import Applied, Lease, Multimodal, Mutation, Prompt, Rank, Store, Tokens
@@ -39,7 +39,6 @@ class Engine:
         lanes: The ordered way to the index.
         nursery: Who owns dispatched work.
         ending: Ends every dispatch when the engine closes.
-        dispatched: How many dispatches run, stragglers included; written by reservations.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Engine:
         self.lanes = lanes
         self.nursery = nursery
         self.ending = Ending()
-        self.dispatched = AsyncValue(0)
+        self._dispatched = AsyncValue(0)  # written by reservations
         self._registry = Registry(config.block_size, config.weights)
         self._fleet = Fleet(config, self._registry, lanes)
         self._eligibility = Eligibility(self._registry, config.overload_at)
@@ -68,12 +67,25 @@ class Engine:
         self._closing = False
 
     @property
-    def open_requests(self) -> AsyncValue[int]:
+    def open_requests(self) -> int:
         """How many requests have arrived and not been left."""
-        return self._arrivals.count
+        return self._arrivals.count.value
+
+    @property
+    def dispatched(self) -> int:
+        """How many dispatches run, stragglers included."""
+        return self._dispatched.value
+
+    async def wait_quiet(self) -> None:
+        """Wait until no request is open and no dispatch runs. Always a checkpoint, no bound."""
+        await trio.lowlevel.checkpoint()
+        while self.open_requests or self.dispatched:
+            await self._arrivals.count.wait_value(0)
+            await self._dispatched.wait_value(0)
 
     # -- workers
 
+    @enable_ki_protection  # nobody is listed but deaf
     def register(self, *workers: Worker) -> None:
         """List workers, all of them or none.
 
@@ -94,6 +106,7 @@ class Engine:
         """
         self._fleet.drain(worker_id, draining=draining)
 
+    @enable_ki_protection
     async def update(self, worker: Worker) -> None:
         """Change what is known of a worker, its ranks included; those that stay keep their load.
 
@@ -109,6 +122,7 @@ class Engine:
         self._feeding.align()
         await self.lanes.flush()
 
+    @enable_ki_protection
     async def remove(self, worker_id: str) -> None:
         """Unlist a worker and end all that was held there, then wait for its lanes.
 
@@ -122,6 +136,7 @@ class Engine:
         self._feeding.align()
         await self.lanes.flush()
 
+    @enable_ki_protection
     async def reconcile(self, workers: Iterable[Worker]) -> None:
         """Make the registered workers exactly these: remove, update and register in one step.
 
@@ -322,15 +337,15 @@ class Engine:
             ranks=tuple(
                 rank_statistics(live, self._eligibility, now) for live in self._registry.ranks()
             ),
-            open_requests=self.open_requests.value,
-            dispatched=self.dispatched.value,
+            open_requests=self.open_requests,
+            dispatched=self.dispatched,
         )
 
     def health(self) -> Health:
         """Whether requests can be served, and what a person should look at. O(ranks)."""
         lanes, feeds = self.lanes.statistics(), self._feeding.feeds()
-        now = trio.current_time()
-        return health(self.config, self._registry, self._eligibility, lanes, now, feeds)
+        now, no = trio.current_time(), shut(self.gate, closing=self._closing)
+        return health(self.config, self._registry, self._eligibility, lanes, now, feeds, no)
 
     def feeds(self) -> tuple[Feed, ...]:
         """The event streams that the engine follows, as they fare now. O(streams)."""

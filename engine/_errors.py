@@ -45,6 +45,15 @@ class NoEligibleWorker(EngineError, LookupError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class RanksAlike(EngineError, ValueError):
+    """Two ranks would bear one name, so that no figure and no reason could tell them apart."""
+
+    def __init__(self, name: str) -> None:
+        worker, _, number = name.rpartition(":")
+        super().__init__(f"worker {name!r} and rank {number} of {worker!r} would bear one name")
+        self.name = name
+
+
 class RequestExists(EngineError, ValueError):
     """A request of this id is open; two of one name could not be told apart in any log."""
 

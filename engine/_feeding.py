@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import trio
 from trio.lowlevel import enable_ki_protection
+from trio_util import AsyncValue
 
 from kvlanes.engine._fleet import Fleet
 from kvlanes.engine._registry import LiveRank, Member, Registry
@@ -78,7 +79,9 @@ class RegisteredSink:
             return ()
         if live.incarnation is not self._told.get(rank):
             raise ResyncNeeded(f"{rank} began anew")
-        self._fleet.fed(live)
+        if not all(isinstance(mutation, Clear) for mutation in mutations):
+            # A follower begins with a clear of its own: it says nothing about the engine.
+            self._fleet.fed(live)
         return await apply_batch(self._lanes, live.incarnation, mutations)
 
     def lost(self, rank: Rank) -> bool:
@@ -139,7 +142,7 @@ class Feeding:
         block_size: int,
         replays_at_once: int,
     ) -> None:
-        self.tasks = 0
+        self.tasks = AsyncValue(0)
         self._nursery = nursery
         self._registry = registry
         self._fleet = fleet
@@ -147,6 +150,7 @@ class Feeding:
         self._block_size = block_size
         self._replays = trio.CapacityLimiter(replays_at_once)
         self._running: dict[str, _Running] = {}
+        self._alive: dict[_Running, None] = {}
 
     def feeds(self) -> Iterator[Feed]:
         """All streams that are followed."""
@@ -178,7 +182,8 @@ class Feeding:
         )
         running = _Running(member, source, member.worker.dp_size, sink)
         self._running[member.worker.worker_id] = running
-        self.tasks += 1
+        self._alive[running] = None
+        self.tasks.value = len(self._alive)
         self._nursery.start_soon(self._run, running)
 
     async def _run(self, running: _Running) -> None:
@@ -187,16 +192,31 @@ class Feeding:
             with running.scope:
                 await running.source.run(running.sink)
         except Exception as error:
-            logger.error(
-                "the feed of worker %r failed", running.member.worker.worker_id, exc_info=error
-            )
-            for live in running.member.ranks:
-                self._lanes.post(Clear(live.rank), live.incarnation)
-            for feed in running.sink.feeds:
-                feed.error = repr(error)
-                feed.become(FeedState.UNTRUSTED)
+            self._failed(running, error)
+        except BaseExceptionGroup as group:
+            # Its errors are its own; what goes on is the cancellation that they came along with.
+            errors, others = group.split(Exception)
+            if errors is not None:
+                self._failed(running, errors)
+            if others is not None:
+                raise others from None
         finally:
-            self.tasks -= 1
+            del self._alive[running]
+            self.tasks.value = len(self._alive)
+
+    def _failed(self, running: _Running, error: Exception) -> None:
+        logger.error(
+            "the feed of worker %r failed", running.member.worker.worker_id, exc_info=error
+        )
+        for live in running.member.ranks:
+            self._lanes.post(Clear(live.rank), live.incarnation)
+        for feed in running.sink.feeds:
+            feed.error = repr(error)
+            feed.become(FeedState.UNTRUSTED)
+
+    def running(self) -> list[str]:
+        """Workers whose sources run, also those that were told to end."""
+        return [running.member.worker.worker_id for running in self._alive]
 
     def close(self) -> None:
         """End all sources. Idempotent, never a checkpoint."""

@@ -34,12 +34,20 @@ class Fleet:
     def register(self, workers: Sequence[Worker]) -> None:
         self._registry.refuse_new(workers)
         for worker in workers:
-            self._model(self._registry.add(worker, self._lanes.attach))
+            self._list(worker)
+
+    def _list(self, worker: Worker) -> None:
+        self._model(self._registry.add(worker, self._lanes.attach))
 
     @enable_ki_protection
     def update(self, worker: Worker) -> None:
-        member = self._registry.member(worker.worker_id)
+        self._registry.member(worker.worker_id)
         self._registry.refuse_shape(worker)
+        self._registry.refuse_namesakes([worker])
+        self._reshape(worker)
+
+    def _reshape(self, worker: Worker) -> None:
+        member = self._registry.member(worker.worker_id)
         for live in self._registry.reshape(member, worker, self._lanes.attach):
             self._end(live)
         self._model(member)
@@ -47,15 +55,15 @@ class Fleet:
     @enable_ki_protection
     def reconcile(self, workers: Iterable[Worker]) -> None:
         wanted = list(workers)
-        self._registry.refuse_set(wanted)
+        self._registry.refuse_set(wanted)  # all that can be wrong: what follows cannot fail
         names = {worker.worker_id for worker in wanted}
         for member in [m for m in self._registry if m.worker.worker_id not in names]:
             self._depart(member)
         for worker in wanted:
             if worker.worker_id not in self._registry:
-                self.register([worker])
+                self._list(worker)
             elif worker != self._registry.member(worker.worker_id).worker:
-                self.update(worker)
+                self._reshape(worker)
 
     @enable_ki_protection
     def remove(self, worker_id: str) -> None:
@@ -82,6 +90,7 @@ class Fleet:
         live.pool_blocks = None
         self._model(live.member)
 
+    @enable_ki_protection
     def fed(self, live: LiveRank) -> None:
         """An engine event arrived: from here on events tell what the rank holds, no model."""
         live.fed_at = trio.current_time()
@@ -89,12 +98,14 @@ class Fleet:
             live.fed = True
             self._model(live.member)
 
+    @enable_ki_protection
     def doubt(self, member: Member, rank: Rank, *, doubted: bool) -> None:
         """Whether what `rank` is known to hold may be out of date. O(1)."""
         if doubted != (rank in member.doubted):
             (member.doubted.add if doubted else member.doubted.discard)(rank)
             self._registry.changed()
 
+    @enable_ki_protection
     def trust(self, member: Member) -> None:
         """Nobody follows the worker's events any more, or somebody else does."""
         member.doubted.clear()
@@ -113,10 +124,12 @@ class Fleet:
         live.book.end()
         live.ending.end(partial(WorkerLost, live.rank.worker_id))
 
+    @enable_ki_protection
     def drain(self, worker_id: str, *, draining: bool) -> None:
         self._registry.member(worker_id).draining = draining
         self._registry.changed()
 
+    @enable_ki_protection
     def connect_failed(self, member: Member) -> None:
         """Count a failure; the configured number in a row ejects for a doubling, capped pause."""
         now = trio.current_time()
@@ -130,10 +143,12 @@ class Fleet:
             member.ejected_until = now + member.pause_seconds
             self._registry.changed()
 
+    @enable_ki_protection
     def connected(self, member: Member) -> None:
         """The worker answered: its failures are forgotten, a pause under way is served."""
         member.connect_failures, member.pause_seconds = 0, 0.0
 
+    @enable_ki_protection
     def report_load(self, rank: Rank, source: str, busy: float) -> None:
         now = trio.current_time()
         report = LoadReport(source, busy, now, self._config.load_max_age_seconds)

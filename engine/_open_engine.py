@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from kvlanes.admission import AdmissionGate
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._engine import Engine
 from kvlanes.engine._errors import EngineClosed
-from kvlanes.indexer import IndexBackend, RadixIndex
+from kvlanes.indexer import BlockSizeMismatch, IndexBackend, RadixIndex
 from kvlanes.nursery import open_bare_nursery, open_lanes
 
 # What an engine makes its own gate from.
@@ -29,6 +30,7 @@ logger = logging.getLogger("kvlanes.engine")
 
 
 @asynccontextmanager
+@enable_ki_protection
 async def open_engine(
     config: EngineConfig,
     *,
@@ -50,9 +52,15 @@ async def open_engine(
         make_index: Another index than a `RadixIndex`; called again after a crash of the index.
 
     Raises:
+        TypeError: No configuration, no gate, or `make_index` makes no index.
         ConfigError: `config` sets what `gate` or `make_index` decides instead.
+        BlockSizeMismatch: The index has blocks of another size.
     """
+    if not isinstance(config, EngineConfig):
+        raise TypeError(f"config must be an EngineConfig, got {config!r}")
     if gate is not None:
+        if not isinstance(gate, AdmissionGate):
+            raise TypeError(f"gate must be an AdmissionGate, got {gate!r}")
         config.refuse_settings(GATE_SETTINGS, "the gate that was given decides")
     if make_index is not None:
         config.refuse_settings(("index_budget_blocks",), "the index that was given decides")
@@ -65,6 +73,8 @@ async def open_engine(
         ) as lanes,
         open_bare_nursery() as nursery,
     ):
+        if lanes.block_size != config.block_size:
+            raise BlockSizeMismatch(lanes.block_size, config.block_size, "the index")
         # A gate that engines share tells their requests apart in its statistics.
         prefix = "r" if gate is None else f"{secrets.token_hex(4)}-"
         engine = Engine(config, gate or _own_gate(config), lanes, nursery, id_prefix=prefix)
@@ -88,6 +98,7 @@ def _own_gate(config: EngineConfig) -> AdmissionGate:
     )
 
 
+@enable_ki_protection
 async def _close(engine: Engine, *, owns_gate: bool) -> None:
     engine._refuse_new()
     if owns_gate:
@@ -100,17 +111,17 @@ async def _close(engine: Engine, *, owns_gate: bool) -> None:
         engine.ending.end(lambda: EngineClosed("the engine closed before the work had ended"))
         with trio.CancelScope(shield=True, relative_deadline=grace_seconds):
             await _quiet(engine, owns_gate)
-        while engine.dispatched.value:
+        while engine.dispatched or engine._feeding.tasks.value:
             _report(engine)
             with trio.CancelScope(shield=True, relative_deadline=max(grace_seconds, 1.0)):
-                await engine.dispatched.wait_value(0)
+                await engine.wait_quiet()
+                await engine._feeding.tasks.wait_value(0)
         if owns_gate and engine.gate.statistics().held:
             _report(engine)  # threads: nothing waits for them, their permits die with the engine
 
 
 async def _quiet(engine: Engine, owns_gate: bool) -> None:
-    await engine.open_requests.wait_value(0)
-    await engine.dispatched.wait_value(0)
+    await engine.wait_quiet()
     if owns_gate:
         await engine.gate.wait_idle()
 
@@ -118,4 +129,8 @@ async def _quiet(engine: Engine, owns_gate: bool) -> None:
 def _report(engine: Engine) -> None:
     holders = engine.gate.statistics().requests
     listed = ", ".join(f"{h.request_id} ({h.weight}, {'/'.join(h.doing)})" for h in holders)
-    logger.warning("closing the engine: still held by %s", listed)
+    if listed:
+        logger.warning("closing the engine: still held by %s", listed)
+    if sources := engine._feeding.running():
+        named = ", ".join(sources)
+        logger.warning("closing the engine: the event sources of %s have not ended", named)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 import trio
 
-from kvlanes.engine._errors import UnknownWorker, WorkerExists
+from kvlanes.engine._errors import RanksAlike, UnknownWorker, WorkerExists
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.load import HitRecord, LoadReports, RankBook, RunningPrompts
 from kvlanes.engine.selection import Weights, Worth
@@ -20,6 +20,18 @@ from kvlanes.indexer import BlockSizeMismatch, Rank
 from kvlanes.nursery import Ending, Incarnation
 
 NOBODY: frozenset[Rank] = frozenset()
+
+
+def namesake(rank: Rank) -> Rank | None:
+    """The one other rank that figures and reasons would call by the same name.
+
+    Rank 1 of worker `a`, and the only rank of a worker that is named `a:1`.
+    """
+    if rank.dp_rank:
+        return Rank(str(rank))
+    name, _, number = rank.worker_id.rpartition(":")
+    like_a_rank = name and number.isdecimal() and number == str(int(number)) != "0"
+    return Rank(name, int(number)) if like_a_rank else None
 
 
 @attrs.define(eq=False)
@@ -137,8 +149,9 @@ class Registry:
             if worker.worker_id in self._members:
                 raise WorkerExists(worker.worker_id)
         self.refuse_set(workers)
+        self.refuse_namesakes(workers)
 
-    def refuse_set(self, workers: Iterable[Worker]) -> None:
+    def refuse_set(self, workers: Sequence[Worker]) -> None:
         """Raise for workers that could not stand beside each other, known or not."""
         seen: set[str] = set()
         for worker in workers:
@@ -146,6 +159,17 @@ class Registry:
                 raise WorkerExists(worker.worker_id)
             seen.add(worker.worker_id)
             self.refuse_shape(worker)
+        ranks = {rank for worker in workers for rank in worker.ranks}
+        for rank in ranks:
+            if namesake(rank) in ranks:
+                raise RanksAlike(str(rank))
+
+    def refuse_namesakes(self, workers: Iterable[Worker]) -> None:
+        """Raise where a rank would bear the name of a registered one. O(their ranks)."""
+        for worker in workers:
+            for rank in worker.ranks:
+                if namesake(rank) in self._ranks:
+                    raise RanksAlike(str(rank))
 
     def refuse_shape(self, worker: Worker) -> None:
         """Raise `BlockSizeMismatch` for a worker that cuts prompts into other blocks."""

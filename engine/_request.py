@@ -67,11 +67,14 @@ class Request:
         Raises:
             DeadlinePassed: The request's deadline came first; the thread goes on and keeps its
                 hold, and its outcome is logged with the request id.
-            PermitEnded: The request has ended.
+            RequestEnded: The request was left.
+            PermitEnded: Its permit was closed under it.
             Exception: What `fn` raised.
 
         Always a checkpoint.
         """
+        if self._ended:
+            raise RequestEnded(self.request_id)
         return await self.permit.run_blocking(fn, *args, deadline=self.deadline)
 
     @enable_ki_protection

@@ -11,6 +11,7 @@ from kvlanes.admission import Hold
 from kvlanes.engine._errors import ReservationEnded
 from kvlanes.engine._router import Decision
 from kvlanes.engine.load import Booking
+from kvlanes.indexer import require_count
 from kvlanes.nursery import CapacityLease, Completed, DeadlineExpired, Failed, dispatch
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Reservation:
             raise ReservationEnded(request.request_id, why)
         hold = request.permit.hold("dispatched", deadline=request.deadline)
         self._serving = Serving(self, hold)
-        self._engine.dispatched.value += 1
+        self._engine._dispatched.value += 1
         return self._serving
 
     async def _serve(self, work: Callable[[*Args], Awaitable[T]], args: tuple[*Args]) -> T:
@@ -126,8 +127,9 @@ class Reservation:
         """Dispatched work has ended; called by its `Serving`, once."""
         self._serving = None
         self.close()
-        self._engine.dispatched.value -= 1
+        self._engine._dispatched.value -= 1
 
+    @enable_ki_protection
     def first_output(self) -> None:
         """The first token came: the prefill is done and leaves the worker's load.
 
@@ -137,16 +139,19 @@ class Reservation:
         if self._live.pool_blocks is not None:
             self._place()
 
+    @enable_ki_protection
     def grow(self, blocks: int) -> None:
         """Output filled `blocks` further blocks on the worker.
 
         Raises:
+            TypeError: No integer.
             ValueError: A negative number.
         """
         self._booking.grow(blocks)
         if self._room is not None:
             self._room.grow(private_blocks=self._booking.grown_blocks)
 
+    @enable_ki_protection
     def succeeded(self, cached_tokens: int | None = None) -> None:
         """The worker served the prompt and holds it now: post its placement, once.
 
@@ -155,16 +160,22 @@ class Reservation:
                 figure is kept beside what was predicted (`Engine.health`).
 
         Raises:
+            TypeError: No integer.
             ValueError: Negative, or more than the prompt has.
         """
+        if cached_tokens is not None:
+            self._measure(cached_tokens)
+        self._place()
+
+    def _measure(self, cached_tokens: int) -> None:
         tokens = self._prompt.token_count
-        if cached_tokens is not None and not 0 <= cached_tokens <= tokens:
+        if not 0 <= cached_tokens <= tokens:
             raise ValueError(f"cached_tokens must be within 0..{tokens}, got {cached_tokens}")
-        if cached_tokens is not None and not self._measured:
+        require_count("cached_tokens", cached_tokens)
+        if not self._measured:
             self._measured = True
             predicted = min(tokens, self.route.overlap * self._prompt.block_size)
             self._live.hits.note(predicted, cached_tokens)
-        self._place()
 
     def _place(self) -> None:
         if not self._placed:

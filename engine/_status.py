@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from kvlanes.admission import GateStatistics
+from kvlanes.admission import AdmissionGate, GateStatistics
 from kvlanes.engine._config import EngineConfig
 from kvlanes.engine._eligibility import Eligibility
 from kvlanes.engine._registry import LiveRank, Registry
@@ -62,7 +62,7 @@ class Health:
     """Whether requests can be served, and what a person should look at.
 
     Attributes:
-        ready: At least one rank may serve.
+        ready: New requests are admitted, and at least one rank may serve them.
         problems: One sentence each.
     """
 
@@ -84,6 +84,15 @@ def rank_statistics(live: LiveRank, eligibility: Eligibility, now: float) -> Ran
     )
 
 
+def shut(gate: AdmissionGate, *, closing: bool) -> str | None:
+    """Why nobody new is admitted, whoever may serve."""
+    if closing:
+        return "the engine is closing"
+    if gate.closed:
+        return "the gate is closed"
+    return None if gate.total else "the gate is paused: its total is 0"
+
+
 def health(
     config: EngineConfig,
     registry: Registry,
@@ -91,16 +100,19 @@ def health(
     lanes: LaneSetStatistics,
     now: float,
     feeds: Iterable[Feed] = (),
+    shut: str | None = None,
 ) -> Health:
     """Look at everything once. O(ranks + feeds)."""
     lives = list(registry.ranks())
     problems = [f"{rank}: its coverage was lost in a crash of the index" for rank in lanes.resync]
+    problems += [shut] if shut else []
     for live in lives:
         problems += (f"{live.rank}: {text}" for text in _complaints(live, config, now))
     problems += (f"{feed.rank}: {feed.complaint()}" for feed in feeds if feed.complaint())
     left_out = [eligibility.unfit(live, now) for live in lives]
     problems += (f"{live.rank}: {why}" for live, why in zip(lives, left_out) if why)
-    return Health(None in left_out, tuple(sorted(problems)))
+    ready = shut is None and None in left_out
+    return Health(ready, tuple(sorted(problems)))
 
 
 def _complaints(live: LiveRank, config: EngineConfig, now: float) -> Iterator[str]:

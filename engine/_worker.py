@@ -1,8 +1,10 @@
 """A worker as the embedding program describes it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
+from attrs.validators import instance_of, optional
 
 from kvlanes.engine.feeds import EventSource
 from kvlanes.engine.selection import TierWeights
@@ -17,7 +19,15 @@ def _positive(_: object, attribute: "attrs.Attribute[int]", value: int | None) -
 def _words(words: Iterable[str]) -> frozenset[str]:
     if isinstance(words, str):  # its letters would become capabilities
         raise TypeError(f"capabilities must be a set of words, got the string {words!r}")
-    return frozenset(words)
+    words = frozenset(words)
+    if strangers := [word for word in words if not isinstance(word, str)]:
+        raise TypeError(f"capabilities must be words, got {strangers[0]!r}")
+    return words
+
+
+def _source(_: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if not callable(getattr(value, "run", None)):
+        raise TypeError(f"{attribute.name} must have a method `run(sink)`, got {value!r}")
 
 
 @attrs.frozen
@@ -40,9 +50,13 @@ class Worker:
     block_size: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
     capacity_blocks: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
     capabilities: frozenset[str] = attrs.field(default=frozenset(), kw_only=True, converter=_words)
-    tier_weights: TierWeights | None = attrs.field(default=None, kw_only=True)
-    feed: bool = attrs.field(default=False, kw_only=True)
-    events: EventSource | None = attrs.field(default=None, kw_only=True)
+    tier_weights: TierWeights | None = attrs.field(
+        default=None, kw_only=True, validator=optional(instance_of(TierWeights))
+    )
+    feed: bool = attrs.field(default=False, kw_only=True, validator=instance_of(bool))
+    events: EventSource | None = attrs.field(
+        default=None, kw_only=True, validator=optional(_source)
+    )
 
     def __attrs_post_init__(self) -> None:
         Rank(self.worker_id)  # refuses what is no name

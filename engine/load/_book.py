@@ -8,7 +8,7 @@ reads any more.
 from typing import TypeAlias
 
 from kvlanes.engine.selection import LoadRows, LoadState, Weights
-from kvlanes.indexer import Rank
+from kvlanes.indexer import Rank, require_count
 
 RunningPrompts: TypeAlias = "dict[bytes, dict[RankBook, int]]"
 """A running prompt's packed blocks -> the books it stands in, and how often."""
@@ -131,10 +131,10 @@ class Booking:
         """Output filled further blocks.
 
         Raises:
+            TypeError: No integer.
             ValueError: A negative number.
         """
-        if blocks < 0:
-            raise ValueError(f"blocks must be >= 0, got {blocks}")
+        require_count("blocks", blocks)
         if self._book is not None:
             self.grown_blocks += blocks
             self._book._move(0, blocks, 0, 0)

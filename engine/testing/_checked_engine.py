@@ -74,8 +74,7 @@ async def checked_engine(
 
 
 async def _settle(engine: Engine) -> None:
-    await engine.open_requests.wait_value(0)
-    await engine.dispatched.wait_value(0)
+    await engine.wait_quiet()
     await engine.gate.wait_idle()
     await engine.lanes.flush()
 
@@ -87,7 +86,9 @@ def assert_engine_idle(engine: Engine) -> None:
     """
     now = engine.statistics()
     assert (now.open_requests, now.dispatched) == (0, 0), now
-    assert len(engine.nursery.child_tasks) == engine._feeding.tasks, engine.nursery.child_tasks
+    assert len(engine.nursery.child_tasks) == engine._feeding.tasks.value, (
+        engine.nursery.child_tasks
+    )
     for rank in now.ranks:
         load = (rank.requests, rank.prefill_tokens, rank.decode_blocks)
         assert load == (0, 0, 0), rank

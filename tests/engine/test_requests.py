@@ -178,7 +178,7 @@ async def test_what_was_left_is_refused_by_name() -> None:
             reservation = request.route(conversation(1))
         with pytest.raises(RequestEnded, match="'r1' has ended"):
             request.route(conversation(1))
-        with pytest.raises(PermitEnded):
+        with pytest.raises(RequestEnded, match="'r1' has ended"):
             await request.preflight(len, "")
         with pytest.raises(ReservationEnded, match="was closed"):
             await reservation.dispatch(answer, reservation.route)
