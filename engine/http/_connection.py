@@ -1,9 +1,9 @@
 """One client connection: requests in, responses out, and the moment the client leaves.
 
-Two tasks share a connection. The *reader* owns the receiving side: it moves bytes into the inbox
-and is the only one that sees the end of the stream. The *server* owns everything else: it parses,
-runs the handler, sends. When the stream ends while a handler runs, the reader cancels it: nobody
-is left to take the answer.
+Two tasks share a connection. The *reader* owns the receiving side and the clock: it moves bytes
+into the inbox, is the only one that sees the end of the stream, and ends what takes too long. The
+*server* owns everything else: it parses, runs the handler, sends. When the stream ends while a
+handler runs, the reader cancels it: nobody is left to take the answer.
 
 A half-closed client counts as gone. A client that was killed and one that only closed its sending
 side look the same from here, and work for nobody costs more than the rare client that half-closes
@@ -46,9 +46,9 @@ _FRAMING = {b"content-length", b"transfer-encoding"}  # a request with neither h
 class Connection:
     """Serves one stream until either side is done with it.
 
-    One scope bounds all that the server side waits for, and its deadline moves along: a scope for
-    each wait would cost three times as much. Whatever ends it early ends the connection;
-    `_last_words` is what the client is told then.
+    The server side writes down until when it may wait (`_allow`); the reader's alarm is moved only
+    if it would come too late, since each move costs as much as rendering a response. Whatever ends
+    the server's scope early ends the connection; `_last_words` is what the client is told then.
 
     h11 parses requests and never learns of responses; so each request has a parser of its own, and
     what one did not use goes back to the inbox.
@@ -69,7 +69,9 @@ class Connection:
         self._bodies = bodies
         self._inbox = Inbox(limits.pipelined_bytes)
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self._scope = trio.CancelScope()
+        self._scope = trio.CancelScope()  # of the server side
+        self._limit = math.inf  # until when it may wait
+        self._alarm = trio.CancelScope()  # of the reader; never later than the limit
         self._last_words: int | HttpResponse | None = None  # a status, or a whole response
         self._stopping = False
         self._waiting = False  # for a request, or for the rest of its head
@@ -86,9 +88,9 @@ class Connection:
         """Serve requests until the client leaves, a limit ends the connection, or `stop`."""
         try:
             async with self._stream, trio.open_nursery() as nursery:
-                nursery.start_soon(self._read, nursery.cancel_scope)
-                while await self._serve_within_limits():
-                    self._scope = trio.CancelScope()
+                nursery.start_soon(self._attend, nursery.cancel_scope)
+                with self._scope:
+                    await self._serve_requests()
                 if self._scope.cancelled_caught and self._last_words is not None:
                     with trio.move_on_after(self._limits.send_seconds):
                         await self._turn_away(self._last_words)
@@ -109,37 +111,42 @@ class Connection:
         if self._handling:
             self._scope.cancel()
 
-    async def _read(self, everything: trio.CancelScope) -> None:
+    def _allow(self, seconds: float) -> None:
+        """How long the server side may wait from now on."""
+        self._limit = trio.current_time() + seconds
+        if self._limit < self._alarm.deadline:
+            self._alarm.deadline = self._limit
+
+    async def _attend(self, everything: trio.CancelScope) -> None:
+        """Read, and keep the time."""
         while True:
-            try:
-                data = await self._stream.receive_some(_CHUNK_BYTES)
-            except trio.BrokenResourceError:
-                break
-            if not data:
-                break
-            await self._inbox.put(data)
-            if len(data) == _CHUNK_BYTES:
-                await self._bodies.turn()
-        # Cancelled first: a handler that waits for its body must not find a broken one instead.
-        if self._handling or self._streaming is not None:
-            everything.cancel()
-        self._inbox.end()
+            with trio.CancelScope(deadline=self._limit) as self._alarm:
+                await self._read(everything)
+                await trio.sleep_forever()
+            # When this process was kept from running, time has passed while bytes lay unread in
+            # the kernel. The server has taken them by now: ending the scope took a step.
+            if trio.current_time() >= self._limit:
+                self._scope.cancel()
 
-    async def _serve_within_limits(self) -> bool:
-        """Whether a client whose time had passed did send in time.
+    async def _read(self, everything: trio.CancelScope) -> None:
+        while not self._inbox.ended:
+            await self._inbox.room()
+            data = await self._received()
+            if data:
+                self._inbox.put(data)
+                if len(data) == _CHUNK_BYTES:
+                    await self._bodies.turn()
+                continue
+            # Cancelled first: a handler that waits for its body must not find a broken one instead.
+            if self._handling or self._streaming is not None:
+                everything.cancel()
+            self._inbox.end()
 
-        When this process was kept from running, the time of its clients passes while their bytes
-        lie unread in the kernel. One step later the reader has them; so a head that was late is
-        looked for once more, without any patience.
-        """
-        with self._scope:
-            await self._serve_requests()
-        late = self._scope.cancelled_caught and self._waiting and not self._stopping
-        if not late or self._patience_seconds == 0.0:
-            return False
-        await trio.lowlevel.checkpoint()
-        self._patience_seconds = 0.0
-        return not self._inbox.empty
+    async def _received(self) -> bytes | bytearray:
+        try:
+            return await self._stream.receive_some(_CHUNK_BYTES)
+        except trio.BrokenResourceError:
+            return b""
 
     async def _serve_requests(self) -> None:
         while not self._stopping:
@@ -155,19 +162,18 @@ class Connection:
     async def _head(self) -> h11.Request | None:
         """The next request line and headers, `None` when no more requests come."""
         self._waiting = True
-        self._scope.deadline = trio.current_time() + self._patience_seconds
+        self._allow(self._patience_seconds)
         self._parser.receive_data(await self._inbox.take())
         event: object = self._parser.next_event()
         if event is h11.NEED_DATA:
             self._last_words = 408
-            seconds = min(self._patience_seconds, self._limits.head_seconds)
-            self._scope.deadline = trio.current_time() + seconds
+            self._allow(self._limits.head_seconds)
             while (event := self._parser.next_event()) is h11.NEED_DATA:
                 self._parser.receive_data(await self._inbox.take())
             self._last_words = None
         self._waiting = False
         self._patience_seconds = self._limits.idle_seconds
-        self._scope.deadline = math.inf
+        self._limit = math.inf
         return event if isinstance(event, h11.Request) else None
 
     async def _exchange(self, head: h11.Request) -> bool:
@@ -220,7 +226,6 @@ class Connection:
         decode = decoder(request.header("content-encoding"), limits.body_bytes, limits.window_bytes)
         if self._parser.they_are_waiting_for_100_continue:
             await self._send(CONTINUE)
-            self._scope.deadline = math.inf
         pieces: list[bytes] = []
         if not self._gather(decode, pieces):
             with trio.CancelScope(deadline=self._body_deadline) as scope:
@@ -283,7 +288,6 @@ class Connection:
     async def _send_pieces(self, stream: Stream, chunked: bool) -> None:
         async def send(piece: bytes) -> None:
             await self._send(chunk(piece) if chunked else piece)
-            self._scope.deadline = math.inf
 
         with trio.CancelScope() as self._streaming:
             # Either may have come before there was a scope to cancel.
@@ -294,9 +298,10 @@ class Connection:
             await self._send(LAST_CHUNK)
 
     async def _send(self, data: bytes) -> None:
-        """Send within `send_seconds`; whoever does not wait for a request next lifts the limit."""
-        self._scope.deadline = trio.current_time() + self._limits.send_seconds
+        """Send within `send_seconds`, and allow what comes next any time."""
+        self._allow(self._limits.send_seconds)
         await self._stream.send_all(data)
+        self._limit = math.inf
 
     def _next_request(self) -> bool:
         self._method = ""  # what is turned away without a request has a body again
@@ -310,7 +315,6 @@ class Connection:
         Closing with unread bytes would reset the connection, and the reset can overtake the
         response: end our side, and give the client a moment to end its own.
         """
-        self._scope.deadline = math.inf
         await self._stream.send_eof()
         with trio.move_on_after(self._limits.linger_seconds):
             await self._inbox.drained()

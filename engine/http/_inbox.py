@@ -7,9 +7,9 @@ import trio
 class Inbox:
     """Filled by the connection's reader task only, emptied by its serving task only.
 
-    While the serving task still wants bytes, a full inbox holds the reader back, and so the
-    client. While it does not (`watching`), the reader must go on reading, or it would never see
-    the client leave: what does not fit is thrown away and `overflowed` says so.
+    While the serving task still wants bytes, a reader waits for room before it reads on, and so
+    holds back the client. While it does not (`watching`), the reader must go on reading, or it
+    would never see the client leave: what does not fit is thrown away and `overflowed` says so.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -21,10 +21,13 @@ class Inbox:
         self.ended = False  # the client sends no more; set by the reader
         self.overflowed = False  # bytes are missing, so the connection cannot go on
 
-    async def put(self, data: bytes | bytearray) -> None:
-        """Add what arrived. A checkpoint only when full."""
+    async def room(self) -> None:
+        """Wait until more may be read. A checkpoint only when full."""
         while len(self._data) >= self._limit_bytes and not self._watching:
             await self._reader.park()
+
+    def put(self, data: bytes | bytearray) -> None:
+        """Add what arrived."""
         if len(self._data) >= self._limit_bytes:
             self.overflowed = True
         else:
@@ -45,11 +48,6 @@ class Inbox:
         self._watching = on
         if on and self._reader:
             self._reader.unpark()
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to take."""
-        return not self._data
 
     def take_nowait(self) -> bytes:
         """What is here, maybe nothing."""
