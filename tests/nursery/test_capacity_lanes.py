@@ -87,6 +87,8 @@ async def test_a_late_release_after_a_reset_is_nothing(options: dict[str, object
         assert lanes.overlap(prompt(2, 5)).of(A) == 2
         assert lanes.overlap(prompt(1, 9)).scores() == {}
         current.close()
+        await lanes.flush()
+        assert lanes.overlap(prompt(2, 5)).of(A) == 2  # the new pool's capacity is its own
 
 
 @all_paths

@@ -239,6 +239,22 @@ async def test_what_the_index_calls_back_from_inside_a_write_finds_no_idle_lane(
         assert lanes.overlap(prompt(3)).scores() == {B: 2}
 
 
+async def test_a_departure_asked_for_from_inside_a_write_is_done_with_it() -> None:
+    factory = Factory()
+    async with checked_lanes(factory, lanes=1) as lanes:
+        await lanes.apply(confirmed(B, 2))
+        lanes.attach(A)
+        await wait_all_tasks_blocked()
+
+        def before(_: str) -> None:
+            factory.current.before = lambda _: None
+            lanes.drop_nowait("b")
+
+        factory.current.before = before
+        await lanes.apply(confirmed(A, 1))
+        assert factory.current.overlap(prompt(2)).scores() == {A: 1}
+
+
 async def test_flush_and_dump_wait_for_what_was_queued() -> None:
     async with checked_lanes(Factory(), lanes=2, in_place=False) as lanes:
         lanes.post(confirmed(A, 1))

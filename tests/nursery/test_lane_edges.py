@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.indexer import (
     IndexerError,
@@ -22,7 +22,6 @@ from kvlanes.nursery import (
     LaneClosed,
     LaneCrashed,
     LaneSet,
-    StaleIncarnation,
     TaskReceiver,
 )
 from kvlanes.nursery._masked import without
@@ -68,22 +67,6 @@ async def test_what_is_no_rank_gets_no_lane(rank: Any) -> None:
         assert lanes.statistics().total("ranks") == 0
 
 
-async def test_a_full_queue_of_refreshes_lets_others_run() -> None:
-    """No refresh needs the backend; the lane must not do a thousand of them in one go."""
-    backends = Backends()
-    async with checked_lanes(backends, lanes=1) as lanes:
-        await lanes.apply(leased(A, 3))
-        await wait_all_tasks_blocked()
-        for _ in range(1000):
-            lanes.post(leased(A, 3))
-        turns = 0
-        while lanes.statistics().total("depth"):
-            turns += 1
-            await trio.lowlevel.checkpoint()
-        assert turns >= 1000 // 64
-        assert backends.current.log == ["Store"]
-
-
 @pytest.mark.parametrize("make_index", [small_index, Backends()], ids=["index", "served"])
 async def test_every_granted_lease_is_held_expired_or_revoked(
     mock_clock: MockClock, make_index: Any
@@ -123,24 +106,6 @@ async def test_the_index_is_not_asked_for_expiry_before_something_may_be_due(
         await advance(mock_clock, 1.0)
         await lanes.flush()
         assert asked == ["apply"]
-
-
-async def test_a_batch_in_place_lets_others_run_and_a_read_is_a_checkpoint() -> None:
-    async with checked_lanes() as lanes, trio.open_nursery() as nursery:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(others)
-        await lanes.apply_many(leased(A, 1) for _ in range(320))
-        assert turns >= 9
-        with assert_checkpoints():
-            await lanes.read(prompt(1))
-        nursery.cancel_scope.cancel()
 
 
 async def test_leases_that_a_replacement_brings_along_end_too(mock_clock: MockClock) -> None:
@@ -225,27 +190,6 @@ async def test_a_dump_of_a_backend_that_waits_is_refused_by_name() -> None:
         lanes.post(leased(A, 1))
         with pytest.raises(DumpUnavailable, match="leases and engines' names"):
             await lanes.dump()
-
-
-@pytest.mark.parametrize("in_place", [True, False], ids=["in-place", "queued"])
-async def test_calls_that_fail_let_others_run_too(in_place: bool) -> None:
-    async with checked_lanes(in_place=in_place) as lanes, trio.open_nursery() as nursery:
-        old = lanes.attach(A)
-        await lanes.reset(A)
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(others)
-        for _ in range(320):
-            with pytest.raises(StaleIncarnation):
-                await lanes.apply(leased(A, 1), old)
-        assert turns >= 9
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_the_caller_got_wrong_leaves_the_index_as_it_is() -> None:

@@ -104,25 +104,6 @@ async def test_apply_is_always_a_cancellation_point() -> None:
             assert scope.cancelled_caught
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
-async def test_apply_lets_others_run_at_least_every_32nd_call(ranks: int) -> None:
-    """Counted over the lane set: eight lanes may not take eight times as long."""
-    async with checked_lanes(lanes=4) as lanes, trio.open_nursery() as nursery:
-        ticks = 0
-
-        async def ticker() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(ticker)
-        for number in range(32 * 10):
-            await lanes.apply(leased(Rank(f"w{number % ranks}"), 1))
-        assert ticks >= 9
-        nursery.cancel_scope.cancel()
-
-
 async def test_queued_apply_flush_and_batches_are_checkpoints() -> None:
     async with checked_lanes(lanes=1, in_place=False) as lanes:
         with assert_checkpoints():
