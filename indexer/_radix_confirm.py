@@ -81,7 +81,8 @@ def _reversed(packed: bytes) -> bytes:
 
 def _uncover(tree: SegmentTree, holder: Holder, node: Node, low: int, high: int) -> None:
     """A rank holds the bytes `low` to `high` of a segment no more."""
-    if low and high == len(node.edge) and node.held == holder.bit and not node.children:
+    leaf = node.only is None and not node.kids
+    if low and high == len(node.edge) and leaf and node.held == holder.bit:
         tree.trim(node, low)
         return
     if low:

@@ -46,8 +46,9 @@ class Follower:
     """Applies one publisher's batches to a sink, each exactly once and in order.
 
     Lives as long as its source, across connections. One task runs it and writes its cursor,
-    ledgers and feed. A batch is decided and entered in one step; then the index is told; then
-    the watermark moves. Only the end of the source cancels in between, and coverage ends with it.
+    ledgers and feed. The batches of a burst are decided and entered in one step; then the index is
+    told; then the watermark moves. Only the end of the source cancels in between, and coverage ends
+    with it.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Follower:
             if self.cursor.last is not None:
                 # Nobody can tell whether this is the process that was followed before.
                 await self.resync()
-            self.ledgers.become(whole=False)  # unless its very first batch comes
+            self.ledgers.become(complete=False)  # unless its very first batch comes
         self._settle()
         while True:
             await self._step(link)
@@ -276,7 +277,7 @@ class Follower:
     async def _apply(self, batches: Sequence[Batch], last: Frame) -> None:
         """Enter batches, tell the index, move the watermark to the last of them."""
         if last.sequence < len(batches):
-            self.ledgers.become(whole=True)  # a process was followed from its beginning
+            self.ledgers.become(complete=True)  # a process was followed from its beginning
         for number, run in groupby(batches, _dp_rank):
             await self._enter(self.ledgers.of(number), list(run))
         self.cursor.advance(last)
@@ -311,9 +312,8 @@ class Follower:
         """Empty the coverage: what was missed may have removed any of it."""
         self.feed.counts.losses += 1
         self.feed.error = why
-        for ledger in self.ledgers:
-            await self._sink.apply(ledger.rank, [ledger.lose()])
-        self.ledgers.whole = False
+        for clear in self.ledgers.lose():
+            await self._sink.apply(clear.rank, [clear])
 
     def _require_coverage(self, rank: Rank) -> None:
         if self._sink.lost(rank):

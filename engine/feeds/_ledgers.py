@@ -6,7 +6,7 @@ from kvlanes.engine.feeds._feed import Feed
 from kvlanes.engine.feeds._ledger import Ledger
 from kvlanes.engine.feeds._options import FollowOptions
 from kvlanes.engine.feeds._protocols import EventSink
-from kvlanes.indexer import Rank
+from kvlanes.indexer import Clear, Rank
 
 _NAMED_RANKS = 1024  # numbers that may be remembered: they come from the wire
 
@@ -25,6 +25,7 @@ class Ledgers:
     ) -> None:
         """Make the ledger of the configured rank; `elsewhere` have a stream of their own."""
         self.whole = True
+        self._unbroken = True  # a rank that is named only now missed nothing of this process
         self._sink = sink
         self._feed = feed
         self._options = options
@@ -45,15 +46,20 @@ class Ledgers:
         self.whole = all(ledger.complete for ledger in self._by_rank.values())
         return self.whole
 
-    def become(self, *, whole: bool) -> None:
-        """All of them are complete, or none is known to be."""
-        self.whole = whole
+    def become(self, *, complete: bool) -> None:
+        """All of them are complete, those of ranks named later too; or none is known to be."""
+        self._unbroken = complete
         for ledger in self._by_rank.values():
-            ledger.complete = whole
+            ledger.complete = complete
+
+    def lose(self) -> list[Clear]:
+        """Something was missed that may have removed blocks of any rank: hold nothing."""
+        self._unbroken = False
+        return [ledger.lose() for ledger in self._by_rank.values()]
 
     def restart(self) -> None:
         """Another engine process begins."""
-        self.whole = True
+        self._unbroken = True
         for ledger in self._by_rank.values():
             ledger.restart()
 
@@ -80,6 +86,6 @@ class Ledgers:
             self._sink.block_size,
             counting=self._options.counting,
             group=self._options.group,
-            complete=self.whole,
+            complete=self._unbroken,
             counts=self._feed.events,
         )

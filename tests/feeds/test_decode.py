@@ -215,6 +215,14 @@ def test_too_many_hashes_are_refused_by_number() -> None:
     ]
     many = decode(payload(remove(1, 2), remove(3)), limit_hashes=2)
     assert many.events == [Removed([1, 2, 3])]
+    assert not decode(payload(remove(*range(101))), limit_hashes=100).readable
+    assert decode(payload(remove(*range(101))), limit_hashes=101).readable
+
+
+@pytest.mark.parametrize("other", [{"medium": "CPU"}, {"group_idx": 1}, {"locality": "REMOTE"}])
+def test_removals_are_joined_only_where_they_say_the_same(other: dict[str, Any]) -> None:
+    read = events(remove(1), remove(2), remove(3, **other), remove(4, **other), remove(5))
+    assert [event.hashes for event in read] == [[1, 2], [3, 4], [5]]
 
 
 def test_remote_blocks_lie_elsewhere() -> None:
