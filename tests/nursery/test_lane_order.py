@@ -30,6 +30,7 @@ from tests.nursery.scenes import (
     leased,
     prompt,
 )
+from tests.nursery.served import Backends, gated
 
 
 async def test_p06_a_call_cancelled_before_acceptance_applies_nothing() -> None:
@@ -145,15 +146,20 @@ async def test_a_full_queue_makes_callers_wait_and_drops_posts() -> None:
 
 
 async def test_a_caller_that_gives_up_waiting_for_room_is_never_applied() -> None:
-    factory = Factory()
-    async with checked_lanes(factory, lanes=1, in_place=False, queue_capacity=1) as lanes:
-        lanes.post(leased(A, 1))
-        with trio.CancelScope() as scope, trio.CancelScope(shield=True):
-            factory.current.before = lambda _: scope.cancel()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lanes.apply, leased(A, 2))
-                nursery.start_soon(lanes.apply, leased(A, 3))
-        assert depth(lanes) == 3
+    backends = Backends(gated)
+    async with checked_lanes(backends, lanes=1, queue_capacity=1) as lanes:
+        lanes.post(confirmed(B, 1))
+        await wait_all_tasks_blocked()  # in the backend's hands
+        lanes.post(confirmed(A, 1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lanes.apply, confirmed(A, 3))
+            await wait_all_tasks_blocked()
+            assert lanes.statistics().total("waiting_for_room") == 1
+            nursery.cancel_scope.cancel()
+        assert lanes.statistics().total("waiting_for_room") == 0
+        backends.current.open()
+        await lanes.flush()
+        assert depth(lanes) == 1
 
 
 @both_paths
