@@ -135,6 +135,8 @@ class Registry:
         try:
             return self._ranks[rank]
         except KeyError:
+            if not isinstance(rank, Rank):
+                raise TypeError(f"a rank is a Rank, got {rank!r}") from None
             raise UnknownWorker(str(rank)) from None
 
     def changed(self) -> None:

@@ -43,6 +43,7 @@ class Reservation:
         "_measured",
         "_placed",
         "_prompt",
+        "_reported",
         "_request",
         "_room",
         "_serving",
@@ -63,6 +64,7 @@ class Reservation:
         self._placed = False
         self._room: CapacityLease | None = None  # in the rank's modelled pool
         self._measured = False
+        self._reported = False  # that it could not be reached
 
     @property
     def lost(self) -> bool:
@@ -191,10 +193,12 @@ class Reservation:
     def connect_failed(self) -> None:
         """The worker could not be reached: count it against the registration that was chosen.
 
-        A late report on a worker that left and came back changes nothing for the new one.
-        See `Engine.connect_failed`.
+        Counts once, however often it is said. A late report on a worker that left and came back
+        changes nothing for the new one. See `Engine.connect_failed`.
         """
-        self._engine._unreachable(self._live)
+        if not self._reported:
+            self._reported = True
+            self._engine._unreachable(self._live)
 
     @enable_ki_protection
     def close(self) -> None:

@@ -13,6 +13,7 @@ queue. What a caller feels is the time until the first token, so the table shows
 these workers little, which `Weights(prefill=4)` tells the engine in the last line.
 """
 
+import argparse
 import itertools
 import json
 import os
@@ -227,7 +228,9 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Compare the policies over one trace and print a table."""
-    most = int(arguments[0]) if arguments else 4_000
+    parser = argparse.ArgumentParser(description="Four ways to choose a worker, over one trace.")
+    parser.add_argument("requests", nargs="?", type=int, default=4_000, help="4,000 by default")
+    most = parser.parse_args(arguments).requests
     path = Path(os.environ.get("KVLANES_TRACE", TRACE))
     trace = read_trace(path, most) if path.exists() else synthetic_trace(most)
     source = path.name if path.exists() else "a synthetic trace"

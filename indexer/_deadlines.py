@@ -34,6 +34,12 @@ def deadline_of(lease: Lease, now: float) -> float:
     return clamped(now + lease.ttl_seconds - lease.age_seconds, now)
 
 
+def require_now(now: float) -> None:
+    """Refuse a moment that no deadline can be compared with."""
+    if math.isnan(now):
+        raise ValueError(f"now must be a number, got {now}")
+
+
 def require_tick(tick_seconds: float) -> None:
     """Refuse a length of ticks that no deadline can be counted in."""
     if not SHORTEST_TICK <= tick_seconds < math.inf:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
-from kvlanes.indexer._deadlines import NEVER, clamped, require_tick
+from kvlanes.indexer._counts import require_count
+from kvlanes.indexer._deadlines import NEVER, clamped, require_now, require_tick
 from kvlanes.indexer._dump import decode, encode
 from kvlanes.indexer._errors import BlockSizeMismatch, DumpRefused
 from kvlanes.indexer._identity import Prompt, require_block_size
@@ -74,8 +75,8 @@ class RadixIndex:
         self, block_size: int, *, budget_blocks: int | None = None, tick_seconds: float = 0.1
     ) -> None:
         require_block_size(block_size)
-        if budget_blocks is not None and budget_blocks < 1:
-            raise ValueError(f"budget_blocks must be >= 1, got {budget_blocks}")
+        if budget_blocks is not None:
+            require_count("budget_blocks", budget_blocks, 1)
         require_tick(tick_seconds)
         self.block_size = block_size
         self.budget_blocks = budget_blocks
@@ -192,12 +193,12 @@ class RadixIndex:
             ranks: Touch and report these only; `None` means all.
 
         Raises:
-            ValueError: `limit` is below 1.
+            ValueError: `limit` is below 1, or `now` is no number.
 
         Cost: O(ranks asked for + entries). Never a checkpoint.
         """
-        if limit < 1:
-            raise ValueError(f"limit must be >= 1, got {limit}")
+        require_count("limit", limit, 1)
+        require_now(now)
         self._tree.names.purge()
         room, blocks, following = limit, 0, math.inf
         for holder in self._holders(ranks):
@@ -230,7 +231,14 @@ class RadixIndex:
         return blocks
 
     def dump(self, now: float) -> bytes:
-        """Everything as plain bytes, leases with the seconds that remain. O(blocks)."""
+        """Everything as plain bytes, leases with the seconds that remain. O(blocks).
+
+        Raises:
+            ValueError: `now` is not finite.
+        """
+        require_now(now)
+        if math.isinf(now):
+            raise ValueError(f"what remains of a lease needs a finite now, got {now}")
         return encode(content_of(self._tree, now), self.block_size)
 
     def restore(self, dump: bytes, now: float) -> None:

@@ -103,6 +103,10 @@ class LaneSet:
         if seat.lane.queue.closed:
             seat.lane.queue.counts.rejected += 1
             raise LaneClosed("the lanes are closing")
+        if not seat.lane.in_place:
+            raise LaneBusy(
+                f"the lane of {mutation.rank} never applies in place: await apply instead"
+            )
         raise LaneBusy(f"{seat.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
 
     async def apply_many(

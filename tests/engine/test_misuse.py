@@ -111,6 +111,29 @@ async def test_a_set_of_workers_is_judged_as_it_will_be() -> None:
         await engine.apply(Clear(Rank("gpu-0", 1)))
 
 
+async def test_a_reservation_reports_an_unreachable_worker_once() -> None:
+    async with running(Worker("a"), connect_failures=2) as engine, engine.request() as request:
+        place = request.route(conversation(1))
+        for _ in range(5):
+            place.connect_failed()
+        assert engine.health().ready
+        request.route(conversation(2)).connect_failed()
+        assert not engine.health().ready
+
+
+async def test_a_rank_is_not_its_worker_s_name() -> None:
+    async with running(*ABC) as engine:
+        wrong: Any = "a"
+        for call in (
+            lambda: engine.restarted(wrong),
+            lambda: engine.report_load(wrong, "scheduler", 0.5),
+        ):
+            with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
+                call()
+        with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
+            await engine.apply(Clear(wrong))
+
+
 async def test_health_is_ready_only_while_requests_are_admitted() -> None:
     gate = AdmissionGate(2)
     async with open_engine(EngineConfig(block_size=16), gate=gate) as engine:

@@ -1,5 +1,6 @@
 """The bounds of `RadixIndex`: timers, ticks, the budget, and what it refuses."""
 
+import math
 from typing import Any
 
 import pytest
@@ -129,6 +130,25 @@ def test_bad_block_size_and_budget_are_refused() -> None:
         RadixIndex(-1)
     with pytest.raises(ValueError, match="budget_blocks must be >= 1, got 0"):
         RadixIndex(16, budget_blocks=0)
+
+
+@pytest.mark.parametrize("count", [math.nan, 1.5, True])
+def test_a_count_is_an_integer(count: Any) -> None:
+    with pytest.raises(TypeError, match="budget_blocks must be an integer"):
+        RadixIndex(16, budget_blocks=count)
+    with pytest.raises(TypeError, match="limit must be an integer"):
+        RadixIndex(16).expire(0.0, limit=count)
+
+
+def test_a_moment_is_a_number() -> None:
+    index = RadixIndex(16)
+    index.apply(guess(A, [1]), 0.0)
+    with pytest.raises(ValueError, match="now must be a number, got nan"):
+        index.expire(math.nan)
+    with pytest.raises(ValueError, match="now must be a number, got nan"):
+        index.dump(math.nan)
+    with pytest.raises(ValueError, match="needs a finite now, got inf"):
+        index.dump(math.inf)
 
 
 def _named(**parts: Any) -> Store:
