@@ -62,7 +62,7 @@ GATE = tests(
 LEASES = tests(
     "indexer",
     "lease_table radix_bounds contract_leases lease_values dump contract_dump contract tiers "
-    "radix budget differential radix_machine machines",
+    "radix radix_leases budget differential radix_machine machines",
 )
 
 # Module -> the tests that must see every deletion in it.

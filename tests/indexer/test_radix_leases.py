@@ -1,0 +1,39 @@
+"""Leases in segments: what becomes one segment again, and what timers keep."""
+
+import pytest
+
+from kvlanes.indexer import RadixIndex
+from kvlanes.indexer._radix_timers import SLACK
+from tests.indexer.chains import A, BLOCK_SIZE, guess, remove, store
+
+
+@pytest.fixture
+def index() -> RadixIndex:
+    return RadixIndex(BLOCK_SIZE)
+
+
+def test_hole_that_is_leased_until_the_same_deadline_is_one_segment_again(
+    index: RadixIndex,
+) -> None:
+    index.apply(guess(A, [1, 2], ttl=10), 0.0)
+    index.apply(store(A, [1]), 0.0)
+    index.apply(remove(A, [1]), 0.0)
+    index.check()
+    assert index.statistics().segments == 2
+    index.apply(guess(A, [1], ttl=10), 0.0)
+    index.check()
+    assert index.statistics().segments == 1
+
+
+def test_stale_timers_are_dropped_with_their_ticks(index: RadixIndex) -> None:
+    """So nobody is woken for a lease that was confirmed long ago."""
+    index.apply(guess(A, [1], ttl=1000), 0.0)
+    chains = [[chain] for chain in range(2, SLACK + 4)]  # as many as one compaction takes
+    for number, chain in enumerate(chains):
+        index.apply(guess(A, chain, ttl=1.0 + number), 0.0)
+    for chain in chains:
+        index.apply(store(A, chain), 0.0)
+    index.check()
+    assert index.expire(0.0).next_deadline >= 1000
+    assert index.expire(500.0).entries == 0
+    assert index.expire(1001.0).blocks == 1
