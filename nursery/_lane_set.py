@@ -103,11 +103,8 @@ class LaneSet:
         if seat.lane.queue.closed:
             seat.lane.queue.counts.rejected += 1
             raise LaneClosed("the lanes are closing")
-        if not seat.lane.in_place:
-            raise LaneBusy(
-                f"the lane of {mutation.rank} never applies in place: await apply instead"
-            )
-        raise LaneBusy(f"{seat.lane.queue.depth} mutations wait on the lane of {mutation.rank}")
+        whose = str(mutation.rank) + ("" if seat.lane.in_place else ", which queues everything")
+        raise LaneBusy(f"{seat.lane.queue.depth} mutations wait on the lane of {whose}")
 
     async def apply_many(
         self, mutations: Iterable[Mutation], incarnation: Incarnation | None = None

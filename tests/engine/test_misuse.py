@@ -124,12 +124,10 @@ async def test_a_reservation_reports_an_unreachable_worker_once() -> None:
 async def test_a_rank_is_not_its_worker_s_name() -> None:
     async with running(*ABC) as engine:
         wrong: Any = "a"
-        for call in (
-            lambda: engine.restarted(wrong),
-            lambda: engine.report_load(wrong, "scheduler", 0.5),
-        ):
-            with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
-                call()
+        with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
+            engine.restarted(wrong)
+        with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
+            engine.report_load(wrong, "scheduler", 0.5)
         with pytest.raises(TypeError, match="a rank is a Rank, got 'a'"):
             await engine.apply(Clear(wrong))
 
