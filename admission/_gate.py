@@ -134,7 +134,8 @@ class AdmissionGate:
             group: Whose limit it counts against, for example a tenant.
             request_id: Names the request in statistics, logs and warnings, and does nothing else.
             family: Any hashable object that stands for the request where it asks more than once,
-                so that it never waits for itself. Blocking calls under a permit are known without.
+                so that it never waits for itself. Blocking calls under a permit are known
+                without, and so is whatever they start, as long as the permit lives.
 
         Raises:
             GateClosed: The gate was closed.
