@@ -50,7 +50,8 @@ def tests(folder: str, names: str) -> tuple[str, ...]:
 LANES = tests(
     "nursery",
     "lane_order lane_leases departures lane_life served_lanes settlement served_closing "
-    "capacity_lanes lane_edges turns direct bare_nursery interrupts blocking schedules",
+    "capacity_lanes lane_edges turns direct bare_nursery orderings orderings_served interrupts "
+    "interrupted_lanes blocking schedules",
 )
 DISPATCH = tests("nursery", "dispatch dispatch_endings dispatch_failures")
 BRANCHES = (*DISPATCH, *tests("nursery", "dispatch_branches"))
