@@ -31,9 +31,10 @@ async def apply_batch(
     Raises:
         ResyncNeeded: The index crashed, or somebody else ended the incarnation.
     """
+    apply = lanes.apply_nowait
     try:
         try:
-            return [lanes.apply_nowait(mutation, incarnation) for mutation in mutations]
+            return [apply(mutation, incarnation) for mutation in mutations]
         except LaneBusy:  # raised by the first mutation or by none: nothing runs in between
             return await lanes.apply_many(mutations, incarnation)
     except (LaneCrashed, StaleIncarnation) as error:
