@@ -147,8 +147,25 @@ def test_a_schema_fault_comes_before_a_missing_capability() -> None:
     assert fault(changed(body, "questions.2.levels", [])) == (INVALID, 400)
 
 
+MESSAGES = [
+    {"type": "message", "role": "system", "content": "Be brief."},
+    {"role": "developer", "content": [{"type": "input_text", "text": "Judge."}]},
+    {"role": "user", "content": [
+        {"type": "input_text", "text": "One", "prompt_cache_breakpoint": None},
+        {"type": "input_json", "data": {"b": 1, "a": None}},
+    ]},
+    {"role": "assistant", "phase": "final_answer", "content": [
+        {"type": "output_text", "text": "Two"}, {"type": "refusal", "refusal": "No."},
+    ]},
+    CALL,
+    RESULT,
+]  # fmt: skip
+MARK = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
+
 ACCEPTED: dict[str, tuple[str, Any]] = {
     "empty input": ("input", ""),
+    "every text form": ("input", MESSAGES),
+    "a marked prefix": ("input", [{"role": "user", "content": [MARK]}]),
     "empty name": ("questions.1.name", ""),
     "name used twice": ("questions.1.name", "route"),
     "empty instructions": ("questions.1.instructions", ""),
@@ -183,20 +200,7 @@ def test_an_unusual_but_sound_body_is_read(path: str, value: object) -> None:
 
 
 def test_every_text_form_of_input_is_read() -> None:
-    messages = [
-        {"type": "message", "role": "system", "content": "Be brief."},
-        {"role": "developer", "content": [{"type": "input_text", "text": "Judge."}]},
-        {"role": "user", "content": [
-            {"type": "input_text", "text": "One", "prompt_cache_breakpoint": None},
-            {"type": "input_json", "data": {"b": 1, "a": None}},
-        ]},
-        {"role": "assistant", "phase": "final_answer", "content": [
-            {"type": "output_text", "text": "Two"}, {"type": "refusal", "refusal": "No."},
-        ]},
-        CALL,
-        RESULT,
-    ]  # fmt: skip
-    assert parse(changed(bodies.decisions(), "input", messages)).context == (
+    assert parse(changed(bodies.decisions(), "input", MESSAGES)).context == (
         "system: Be brief.\n\ndeveloper: Judge.\n\n"
         'user: One\n{"b":1,"a":null}\n\nassistant: Two\nNo.\n\n'
         "call look: {}\n\nresult look: found"
@@ -216,10 +220,9 @@ def test_call_ids_stay_out_of_the_context() -> None:
 
 
 def test_explicit_caching_reuses_only_marked_prefixes() -> None:
-    mark = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
     body = {**bodies.decisions(), "prompt_cache_options": {"mode": "explicit"}}
     assert not parse(body).reuse
-    assert parse({**body, "input": [{"role": "user", "content": [mark]}]}).reuse
+    assert parse({**body, "input": [{"role": "user", "content": [MARK]}]}).reuse
     assert parse(bodies.decisions()).reuse
 
 

@@ -13,6 +13,7 @@ from tests.decisions import test_decisions_schema, test_systemone_schema
 from tests.decisions.bodies import changed, decisions, systemone
 from tests.server.process import Outside
 from tests.server.rows import INVALID, JSON, PATHS, ROUTES, SCHEMA, refused
+from tests.server.running import predicates
 
 CASES = {"/v1/decisions": test_decisions_schema, "/v1/systemone": test_systemone_schema}
 OF_OTHER_LIMITS = ("one question too many",)  # those tests allow fewer questions
@@ -126,6 +127,16 @@ async def test_systemone_is_answered_as_documented(process: Outside) -> None:
     )
     assert said["model"] == "mock-fast"  # asked for by its alias
     assert said["answers"]["severity"]["legend"] == {"0": "Low", "1": "Moderate", "2": "High"}
+
+
+async def test_cached_tokens_are_measured(process: Outside) -> None:
+    body = predicates("mock-fast", 1, "Something that nobody has asked about before. " * 20)
+    seen = []
+    for _ in range(2):
+        said = json.loads((await process.server.post("/v1/decisions", body)).body)["usage"]
+        seen.append((said["input_tokens"], said["input_tokens_details"]["cached_tokens"]))
+    tokens = seen[0][0]
+    assert seen == [(tokens, 0), (tokens, tokens // 16 * 16)]
 
 
 async def test_answers_follow_from_their_probabilities_and_both_routes_agree(
