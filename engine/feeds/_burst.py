@@ -1,8 +1,8 @@
 """Batches that are there already, read in one go.
 
 A busy publisher is ahead of its follower. Then each stage (receive and decode, enter, tell the
-index) is done for some batches at a time: code that stays in the processor's caches is a tenth
-faster than all stages for one batch after another.
+index) is done for some batches at a time: a stage at a time stays in the processor's caches, and a
+small batch costs a fifth less than all stages for one batch after another.
 """
 
 from typing import NamedTuple

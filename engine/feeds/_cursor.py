@@ -34,7 +34,7 @@ class Cursor:
             watermark for every batch would cost as much as to judge the next one.
     """
 
-    last: Frame | None = None
+    last: Frame | None = attrs.field(default=None, repr=False)  # has token ids in it
 
     @property
     def watermark(self) -> Watermark | None:

@@ -139,7 +139,7 @@ class Feed:
     lag_seconds: float = 0.0
     error: str = ""
     on_state: "Callable[[Feed], None] | None" = None
-    _last: Frame | None = None
+    _last: Frame | None = attrs.field(default=None, repr=False)  # has token ids in it
     _fastest: float = float("inf")
     _change: trio.Event | None = None  # set by the next change; made by who waits for it
 

@@ -264,3 +264,12 @@ def test_whatever_floods_in_others_run(what: str) -> None:
             assert turns >= 1000 / 50
 
     trio.run(main, clock=MockClock(autojump_threshold=0.0))
+
+
+def test_no_token_is_shown_with_a_feed_or_its_cursor() -> None:
+    """The last batch is kept as it came, and descriptions end up in logs."""
+    last = frame(3)._replace(payload=b"secret")
+    feed, cursor = Feed("ready", RANK), Cursor(last)
+    feed.advance(last, [1.0], now=1.0)
+    assert feed.watermark == cursor.watermark == last.watermark
+    assert "secret" not in repr(feed) + repr(cursor)
