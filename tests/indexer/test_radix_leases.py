@@ -1,8 +1,8 @@
-"""Leases in segments: what becomes one segment again, and what timers keep."""
+"""Leases in segments: what becomes one segment again, and what timers and memos keep."""
 
 import pytest
 
-from kvlanes.indexer import RadixIndex
+from kvlanes.indexer import RadixIndex, Rank
 from kvlanes.indexer._radix_timers import SLACK
 from tests.indexer.chains import A, BLOCK_SIZE, guess, remove, store
 
@@ -37,3 +37,16 @@ def test_stale_timers_are_dropped_with_their_ticks(index: RadixIndex) -> None:
     assert index.expire(0.0).next_deadline >= 1000
     assert index.expire(500.0).entries == 0
     assert index.expire(1001.0).blocks == 1
+
+
+def test_memo_of_holders_stays_bounded_however_many_sets_of_ranks_there_are(
+    index: RadixIndex,
+) -> None:
+    ranks = [Rank(str(number)) for number in range(8)]
+    for mask in range(1, 256):
+        for number in range(8):
+            if mask >> number & 1:
+                index.apply(guess(ranks[number], [mask, 1000, 1001]), 0.0)
+        index.apply(guess(A, [mask, 1000]), 0.0)  # splits a segment of this set of ranks
+    index.check()
+    assert 0 < len(index._tree._groups) <= 128
