@@ -4,7 +4,7 @@ import pytest
 
 from kvlanes.indexer import RadixIndex, Rank
 from kvlanes.indexer._radix_timers import SLACK
-from tests.indexer.chains import A, BLOCK_SIZE, guess, remove, store
+from tests.indexer.chains import BLOCK_SIZE, A, guess, remove, store
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_memo_of_holders_stays_bounded_however_many_sets_of_ranks_there_are(
     index: RadixIndex,
 ) -> None:
     ranks = [Rank(str(number)) for number in range(8)]
+    for rank in [A, *ranks]:
+        index.apply(guess(rank, [0]), 0.0)
     for mask in range(1, 256):
         for number in range(8):
             if mask >> number & 1:
