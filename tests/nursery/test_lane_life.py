@@ -213,6 +213,12 @@ async def test_bad_arguments_are_refused(options: dict[str, float], message: str
             pass
 
 
+async def test_what_is_no_index_is_refused_at_the_opening() -> None:
+    with pytest.raises(TypeError, match=r"make_index makes an index, .*, got \[\]"):
+        async with open_lanes(list):  # type: ignore[arg-type]
+            pass
+
+
 def test_synchronous_methods_work_without_a_current_task() -> None:
     """A host that runs Trio as a guest calls them from its own callbacks."""
     host: list[Callable[[], object]] = []
