@@ -274,7 +274,7 @@ class Connection:
         # `DONE`: the request was read to its end, and its client wants to keep the connection.
         keep = self._parser.their_state is h11.DONE and not self._inbox.overflowed
         keep = keep and not self._stopping
-        chunked = self._parser.their_http_version == b"1.1"
+        chunked = (self._parser.their_http_version or b"") >= b"1.1"
         head = response_head(response, chunked=chunked, close=not keep)
         if not has_body(response, self._method):
             await self._send(head)

@@ -71,7 +71,7 @@ def read(method: str, received: bytes) -> tuple[h11.Response, bytes]:
 
 @given(
     st.sampled_from(["GET", "HEAD", "POST"]),
-    st.sampled_from(["1.0", "1.1"]),
+    st.sampled_from(["1.0", "1.1", "1.2"]),
     st.integers(200, 599),
     HEADERS,
     PIECES,
@@ -95,6 +95,8 @@ def test_a_client_reads_what_the_handler_gave(
     assert found == expected
     bodiless = method == "HEAD" or status in (204, 304)
     assert body == (b"" if bodiless else b"".join(pieces))
+    framing = {name for name, _ in head.headers} & {name.encode() for name in FRAMING}
+    assert bodiless or framing - {b"content-type"}, "nothing says where the body ends"
 
 
 def test_the_head_says_how_long_the_body_is_and_whether_it_is_the_last() -> None:
