@@ -113,7 +113,7 @@ class ServedLane:
     _receiver: TaskReceiver | None = None
     _serving: trio.CancelScope = attrs.Factory(trio.CancelScope)
     _item: Item | None = None  # what the tasks being handed out belong to
-    _applied: Applied = attrs.Factory(Applied)  # what the item's caller will be told
+    _result: Applied | Exception = attrs.Factory(Applied)  # what the item's caller will be told
     _expiry_queued: bool = False
 
     def pass_barrier(self, barrier: Barrier) -> None:
@@ -205,11 +205,7 @@ class ServedLane:
 
     def _begin(self, item: Item) -> None:
         if isinstance(item, Entry):
-            result = self.step.outcome(item)
-            if isinstance(result, Exception):
-                item.settle(result)
-                return
-            self._applied = result
+            self._result = self.step.outcome(item)
         self._item = item
         if isinstance(item, Departing):
             self.step.owner.drop(*item.rank)
@@ -234,7 +230,7 @@ class ServedLane:
     def _finish(self) -> None:
         item, self._item = self._item, None
         if isinstance(item, Entry):
-            item.settle(self._applied)
+            item.settle(self._result)
         elif isinstance(item, Barrier):
             item.arrive()
         elif isinstance(item, Reading):

@@ -4,7 +4,7 @@ import pytest
 
 from kvlanes.indexer import RadixIndex, Rank
 from kvlanes.indexer._radix_timers import SLACK
-from tests.indexer.chains import BLOCK_SIZE, A, guess, remove, store
+from tests.indexer.chains import BLOCK_SIZE, A, guess, prompt, remove, store
 
 
 @pytest.fixture
@@ -52,3 +52,12 @@ def test_memo_of_holders_stays_bounded_however_many_sets_of_ranks_there_are(
         index.apply(guess(A, [mask, 1000]), 0.0)  # splits a segment of this set of ranks
     index.check()
     assert 0 < len(index._tree._groups) <= 128
+
+
+def test_segment_that_a_removal_cuts_goes_before_its_prefix() -> None:
+    index = RadixIndex(BLOCK_SIZE, budget_blocks=6)
+    index.apply(store(A, [1, 2, 3, 4, 5]), 0.0)
+    index.apply(remove(A, [1, 2, 3, 4, 5], 4), 0.0)
+    index.check()
+    index.apply(store(A, [6, 7]), 0.0)
+    assert index.overlap(prompt(1, 2, 3)).of(A) == 3

@@ -78,6 +78,7 @@ async def test_a_blocking_backend_serves_in_order(old_loop: bool) -> None:
             await lanes.drop("a")
             assert lanes.overlap(prompt(20)).scores() == {B: 2}
             assert made[0].live_threads == 2
+            assert lanes.block_size == made[0].block_size == 1
     assert (made[0].live_threads, made[0].abandoned) == (0, 0)
 
 

@@ -1,6 +1,7 @@
 """Modelled block pools driven through lanes: in order, fenced, and handed over to and from TTL."""
 
 import gc
+import warnings
 
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -213,10 +214,14 @@ async def test_a_lease_that_gets_lost_says_so_and_releases_nothing() -> None:
         gc.collect()
 
 
-async def test_closed_lanes_take_no_more_steps() -> None:
+async def test_closed_lanes_take_no_more_steps_and_miss_no_lease() -> None:
     async with checked_lanes() as lanes:
         incarnation = lanes.attach(A)
         held = lanes.occupy(incarnation, prompt(1))
+        lost = lanes.occupy(incarnation, prompt(1))
     held.close()
     lanes.occupy(incarnation, prompt(2))
     assert depth(lanes) == 1
+    with warnings.catch_warnings(record=True) as caught:
+        del lost  # the lanes have ended it
+    assert caught == []
