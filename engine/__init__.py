@@ -49,6 +49,7 @@ from kvlanes.engine.feeds import EventSource as EventSource
 from kvlanes.engine.feeds import Feed as Feed
 from kvlanes.engine.feeds import FeedCounts as FeedCounts
 from kvlanes.engine.feeds import FeedState as FeedState
+from kvlanes.engine.feeds import Frame as Frame
 from kvlanes.engine.feeds import Watermark as Watermark
 from kvlanes.engine.load import TooManySources as TooManySources
 from kvlanes.engine.selection import Explanation as Explanation

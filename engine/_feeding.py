@@ -61,7 +61,9 @@ class RegisteredSink:
 
     def _judge(self, feed: Feed) -> None:
         if not self._left:
-            self._fleet.doubt(self._member, feed.rank, doubted=feed.doubted)
+            for rank in feed.ranks:
+                doubted = any(other.doubted for other in self.feeds if rank in other.ranks)
+                self._fleet.doubt(self._member, rank, doubted=doubted)
 
     def leave(self) -> None:
         """The source was told to end; what becomes of its feeds is no news any more."""

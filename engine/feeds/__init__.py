@@ -9,6 +9,7 @@ from kvlanes.engine.feeds._feed import EventCounts as EventCounts
 from kvlanes.engine.feeds._feed import Feed as Feed
 from kvlanes.engine.feeds._feed import FeedCounts as FeedCounts
 from kvlanes.engine.feeds._feed import FeedState as FeedState
+from kvlanes.engine.feeds._frames import Frame as Frame
 from kvlanes.engine.feeds._frames import Watermark as Watermark
 from kvlanes.engine.feeds._listen import ListenedEvents as ListenedEvents
 from kvlanes.engine.feeds._listen import Listener as Listener

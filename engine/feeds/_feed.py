@@ -119,6 +119,7 @@ class Feed:
         endpoint: Where the publisher is, or the topic it publishes under.
         rank: The rank that the stream was configured for.
         state: See `FeedState`.
+        ranks: Those whose coverage it has told of, this one first.
         counts: What happened to the stream so far.
         events: What its events did so far.
         blocks: Held blocks.
@@ -139,9 +140,14 @@ class Feed:
     lag_seconds: float = 0.0
     error: str = ""
     on_state: "Callable[[Feed], None] | None" = None
+    ranks: dict[Rank, None] = attrs.field(init=False)
     _last: Frame | None = attrs.field(default=None, repr=False)  # has token ids in it
     _fastest: float = float("inf")
     _change: trio.Event | None = None  # set by the next change; made by who waits for it
+
+    @ranks.default
+    def _only_its_own(self) -> dict[Rank, None]:
+        return {self.rank: None}
 
     @property
     def watermark(self) -> Watermark | None:

@@ -76,6 +76,7 @@ class Ledgers:
             rank = self._feed.rank
         elif rank not in self._by_rank:
             self._by_rank[rank] = self._new(rank)
+            self._feed.ranks[rank] = None
         if len(self._by_number) < _NAMED_RANKS:
             self._by_number[number] = self._by_rank[rank]
         return self._by_rank[rank]

@@ -32,13 +32,16 @@ async def apply_batch(
         ResyncNeeded: The index crashed, or somebody else ended the incarnation.
     """
     apply = lanes.apply_nowait
+    done: list[Applied] = []
     try:
         try:
-            return [apply(mutation, incarnation) for mutation in mutations]
-        except LaneBusy:  # raised by the first mutation or by none: nothing runs in between
-            return await lanes.apply_many(mutations, incarnation)
+            for mutation in mutations:
+                done.append(apply(mutation, incarnation))
+        except LaneBusy:  # by the first, or behind what the index itself has queued meanwhile
+            done += await lanes.apply_many(mutations[len(done) :], incarnation)
     except (LaneCrashed, StaleIncarnation) as error:
         raise ResyncNeeded(str(error)) from error
+    return done
 
 
 class LaneSink:

@@ -105,3 +105,25 @@ async def test_doubt_outlives_a_restart_of_its_rank() -> None:
         await announce(engine, A, 4)
         rows = {row.rank: row for row in engine.probe(conversation(1)).explanation.rows}
         assert (rows[A].held.blocks, rows[A].doubted) == (4, True)
+
+
+async def test_doubt_is_about_every_rank_that_a_feed_has_told_of() -> None:
+    """And about one that two feeds have told of, as long as either of them is out of contact."""
+    both = [Feed("told", Rank("a", number), FeedState.LIVE) for number in (0, 1)]
+    both[0].ranks[Rank("a", 1)] = None  # its batches named that rank too
+
+    @attrs.frozen
+    class Pair:
+        async def run(self, sink: EventSink) -> None:
+            for feed in both:
+                sink.watch(feed)
+            await trio.sleep_forever()
+
+    async with running() as engine:
+        engine.register(Worker("a", dp_size=2, events=Pair()))
+        await wait_all_tasks_blocked()
+        for stale in ((True, False), (True, True), (False, True), (False, False)):
+            for feed, away in zip(both, stale):
+                feed.become(FeedState.STALE if away else FeedState.LIVE)
+            rows = {str(row.rank): row for row in engine.probe(conversation(1)).explanation.rows}
+            assert (rows["a"].doubted, rows["a:1"].doubted) == (stale[0], any(stale))
