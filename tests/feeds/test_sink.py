@@ -29,7 +29,7 @@ async def test_a_batch_goes_on_behind_what_the_index_has_queued_meanwhile() -> N
     names = prompt.sequence_hashes
     async with open_lanes(lambda: index, lanes=1) as lanes:
         index.then = lambda: lanes.post(Clear(Rank("b")))
-        batch = [Store(rank, None, prompt.blocks, names), Remove(rank, names[1:])]
+        batch: list[Mutation] = [Store(rank, None, prompt.blocks, names), Remove(rank, names[1:])]
         done = await apply_batch(lanes, lanes.attach(rank), batch)
         assert done == [Applied(applied=2), Applied(applied=1)]
         assert index.seen == ["Store", "Clear", "Remove"]  # and none of them twice
