@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from tests.nursery.test_interrupts import interrupt_at
 BOUND_SECONDS = 10  # of real time, and only where a test fails: whoever hangs hears no Ctrl-C
 
 
-@pytest.fixture(autouse=True)
-def bound() -> Iterator[None]:
+@contextmanager
+def bounded() -> Iterator[None]:
     """A program that does not end fails its test."""
 
     def hangs(*_: object) -> None:
@@ -31,9 +32,17 @@ def bound() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, hangs)
     signal.alarm(BOUND_SECONDS)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def bound() -> Iterator[None]:
+    with bounded():
+        yield
 
 
 opening: Any = open_lanes  # its generator is what an interrupt finds

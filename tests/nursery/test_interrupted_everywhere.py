@@ -1,0 +1,160 @@
+"""Ctrl-C before every line of the lanes' code that has no protection: it tears nothing there."""
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.lowlevel import currently_ki_protected
+from trio.testing import MockClock
+
+import kvlanes.nursery
+from kvlanes.indexer import Applied, RadixIndex, Rank
+from kvlanes.nursery import LaneClosed, LaneSet, open_lanes
+from tests.nursery.scenes import A, B, C, confirmed, leased, prompt
+from tests.nursery.served import GatedBackend
+from tests.nursery.test_interrupted_lanes import bounded
+from tests.nursery.test_interrupts import ctrl_c as ctrl_c
+from tests.support.schedule import scheduled
+
+NURSERY = Path(kvlanes.nursery.__file__).parent
+# Dispatch has a test of its own, with what it holds; threads are not of one course.
+ELSEWHERE = {"_dispatch.py", "_branches.py", "_blocking.py"}
+OURS = {str(path) for path in NURSERY.glob("*.py") if path.name not in ELSEWHERE}
+# Of our lines those that a backend calls in its own time: Ctrl-C may end it there.
+BACKENDS_TIME = {
+    "_interruptible",
+    "TaskReceiver.__aiter__",
+    "TaskReceiver.__anext__",
+    "LaneTask.<lambda>",
+    "LaneTask.acknowledge",
+}
+
+POOLED = Rank("pooled")
+Line = tuple[str, str, int]
+
+
+@attrs.define(eq=False)
+class Interrupter:
+    """Notes the lines of ours that run unprotected, and raises SIGINT before one of them, once."""
+
+    before: Line | None
+    lines: dict[Line, None] = attrs.Factory(dict)
+    _outer: Any = None
+
+    def __enter__(self) -> "Interrupter":
+        self._outer = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._outer)
+
+    def _called(self, frame: FrameType, event: str, _: object) -> Any:
+        return self._stepped if frame.f_code.co_filename in OURS else None
+
+    def _stepped(self, frame: FrameType, event: str, _: object) -> Any:
+        line = frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno
+        if event == "line" and line not in self.lines and not currently_ki_protected():
+            self.lines[line] = None
+            if line == self.before:
+                signal.raise_signal(signal.SIGINT)
+        return self._stepped
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def everything(lanes: LaneSet) -> None:
+    async with trio.open_nursery() as nursery:
+        for length in (1, 2, 3):
+            nursery.start_soon(lanes.apply, leased(A, length, 5.0))
+        lanes.post(confirmed(B, 1))
+        await lanes.apply_many([confirmed(C, length) for length in (1, 2, 3)])
+    pooled = lanes.attach(POOLED)
+    lanes.set_capacity(pooled, 4)
+    with lanes.occupy(pooled, prompt(2)) as room:
+        room.grow(private_blocks=1)
+    await lanes.flush()
+    await lanes.reset(A)
+    await lanes.drop("b")
+    await lanes.read(prompt(2))
+    await lanes.apply(leased(A, 2, 1.0))
+    await trio.sleep(6.0)
+
+
+async def whole(lanes: LaneSet) -> None:
+    """What was interrupted is done or was never begun; nothing is half done for ever."""
+    for rank in (A, B, C):
+        await lanes.apply(leased(rank, 4, 1.0))
+    await trio.sleep(6.0)
+    assert lanes.statistics().leases_held == lanes.statistics().total("depth") == 0
+    for rank in (A, B, C, POOLED):
+        await lanes.drop(rank.worker_id)
+    assert (await lanes.read(prompt(9))).scores() == {}
+    assert lanes.statistics().total("ranks") == 0
+    assert await lanes.apply(confirmed(A, 2)) == Applied(applied=2)
+    assert (await lanes.read(prompt(9))).scores() == {A: 2}
+
+
+def in_lane() -> GatedBackend:
+    return GatedBackend(reads_in_caller=False)
+
+
+KINDS: list[tuple[Callable[[], Any], dict[str, Any]]] = [
+    (lambda: RadixIndex(1), {}),
+    (lambda: RadixIndex(1), {"in_place": False, "queue_capacity": 2}),
+    (in_lane, {"queue_capacity": 2}),
+]
+
+
+def run(interrupter: Interrupter, make_index: Callable[[], Any], options: dict[str, Any]) -> None:
+    seen: list[LaneSet] = []
+
+    async def main() -> None:
+        async with open_lanes(make_index, lanes=2, **options) as lanes:
+            seen.append(lanes)
+            try:
+                await everything(lanes)
+            finally:
+                with trio.fail_after(60.0, shield=True):
+                    await whole(lanes)
+
+    with bounded(), interrupter, scheduled(1):
+        try:
+            trio.run(main, clock=MockClock(autojump_threshold=0))
+        finally:
+            for lanes in seen:
+                statistics = lanes.statistics()
+                assert statistics.total("depth") == statistics.total("waiting_for_room") == 0
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("make_index", "options"), KINDS, ids=["in-place", "queued", "served"])
+def test_wherever_ctrl_c_comes_the_lanes_stay_whole_and_end(
+    make_index: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    run(clean := Interrupter(None), make_index, options)
+    for line in clean.lines:
+        ends: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
+        if line[1] in BACKENDS_TIME:
+            ends += (LaneClosed,)
+        try:
+            run(Interrupter(line), make_index, options)
+        except* ends:
+            pass
+        except* BaseException as group:
+            group.add_note(f"interrupted at {line}")
+            raise
+        else:
+            pytest.fail(f"nothing was raised at {line}")
