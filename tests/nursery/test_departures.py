@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.indexer import Applied, Rank
 from kvlanes.nursery import LaneSet, StaleIncarnation
+from kvlanes.nursery._incarnations import Seats
 from tests.nursery.scenes import (
     A,
     B,
@@ -253,6 +254,14 @@ async def test_a_departure_asked_for_from_inside_a_write_is_done_with_it() -> No
         factory.current.before = before
         await lanes.apply(confirmed(A, 1))
         assert factory.current.overlap(prompt(2)).scores() == {A: 1}
+
+
+def test_nothing_is_kept_of_a_worker_that_has_departed() -> None:
+    seats = Seats[None]([None])
+    for rank in (A, Rank("a", 1), B):
+        seats.attach(rank)
+    seats.departed(seats.revoke("a", None))
+    assert (seats.table.keys(), seats.of_worker.keys()) == ({B}, {"b"})
 
 
 async def test_flush_and_dump_wait_for_what_was_queued() -> None:

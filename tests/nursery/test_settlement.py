@@ -4,16 +4,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kvlanes.indexer import Applied, Rank
+from kvlanes.indexer import Applied, Rank, Remove
 from kvlanes.nursery import (
     AcknowledgementMissing,
     LaneCrashed,
     LaneTask,
+    Read,
     ServedTooShort,
     TaskReceiver,
 )
 from tests.nursery.scenes import (
     A,
+    B,
     Broken,
     advance,
     checked_lanes,
@@ -122,6 +124,48 @@ async def test_an_acknowledged_departure_is_settled_however_serve_ends(
         lanes.attach(A)
         await lanes.drop("a")
         assert lanes.statistics().total("ranks") == 0
+
+
+async def test_what_a_broken_instance_had_still_to_do_is_not_done_by_the_next(
+    mock_clock: MockClock,
+) -> None:
+    async def break_at_a_removal(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        async for task in tasks:
+            if isinstance(task.work, Remove):
+                raise Broken
+            task.acknowledge(backend.work(task))
+
+    backends = scripted(break_at_a_removal)
+    async with checked_lanes(backends, lanes=1) as lanes:
+        await lanes.apply(leased(A, 1, 5.0))
+        await lanes.apply(leased(B, 1, 5.0))
+        await advance(mock_clock, 6.0)  # two removals, and the first breaks it
+        assert await lanes.apply(leased(A, 1)) == Applied(applied=1)
+        assert backends.current.log == ["Store"]
+        assert len(backends.made) == 2
+
+
+async def test_a_crash_frees_the_lane_in_which_the_instance_is_stuck(
+    autojump_clock: MockClock,
+) -> None:
+    async def stuck_or_broken(backend: GatedBackend, tasks: TaskReceiver) -> None:
+        task = await tasks.receive()
+        if task.work == confirmed(A, 1):
+            await trio.sleep_forever()
+        raise Broken
+
+    async with checked_lanes(scripted(stuck_or_broken), lanes=2) as lanes:
+        assert lanes.post(confirmed(A, 1))
+        await wait_all_tasks_blocked()
+        with pytest.raises(LaneCrashed):
+            await lanes.apply(confirmed(B, 1))
+        with trio.fail_after(1):
+            assert await lanes.apply(confirmed(A, 1)) == Applied(applied=1)
+
+
+def test_a_read_is_acknowledged_with_its_overlap() -> None:
+    with pytest.raises(ValueError, match="a Read is acknowledged with the overlap"):
+        LaneTask(Read(prompt(1))).acknowledge()
 
 
 async def test_a_late_acknowledgement_reaches_nobody() -> None:

@@ -112,9 +112,12 @@ async def test_others_run_between_two_slices_of_expiry(mock_clock: MockClock) ->
 async def test_leases_end_although_there_is_always_more_to_apply(mock_clock: MockClock) -> None:
     async with checked_lanes(lanes=1, in_place=False) as lanes:
         await lanes.apply(leased(A, 1, 5.0))
+        await wait_all_tasks_blocked()
+        for _ in range(200):  # the lane has work for several turns before its lease comes due
+            lanes.post(confirmed(B, 1))
         mock_clock.jump(5.0)
-        for turn in range(10):
-            for _ in range(10 * turn):
+        for _ in range(10):
+            for _ in range(70):  # more than it does in a turn
                 lanes.post(confirmed(B, 1))
             await trio.lowlevel.checkpoint()
         assert lanes.statistics().total("depth") > 0
