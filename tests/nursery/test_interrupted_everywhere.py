@@ -36,7 +36,7 @@ BACKENDS_TIME = {
     "LaneTask.acknowledge",
 }
 
-POOLED = Rank("pooled")
+POOLED, CAPACITY = Rank("pooled"), 4
 Line = tuple[str, str, int]
 
 
@@ -82,9 +82,12 @@ async def everything(lanes: LaneSet) -> None:
         lanes.post(confirmed(B, 1))
         await lanes.apply_many([confirmed(C, length) for length in (1, 2, 3)])
     pooled = lanes.attach(POOLED)
-    lanes.set_capacity(pooled, 4)
-    with lanes.occupy(pooled, prompt(2)) as room:
+    lanes.set_capacity(pooled, CAPACITY)
+    room = lanes.occupy(pooled, prompt(2))
+    try:
         room.grow(private_blocks=1)
+    finally:
+        room.close()
     await lanes.flush()
     await lanes.reset(A)
     await lanes.drop("b")
@@ -95,10 +98,18 @@ async def everything(lanes: LaneSet) -> None:
 
 async def whole(lanes: LaneSet) -> None:
     """What was interrupted is done or was never begun; nothing is half done for ever."""
-    for rank in (A, B, C):
-        await lanes.apply(leased(rank, 4, 1.0))
+    await lanes.flush()
     await trio.sleep(6.0)
     assert lanes.statistics().leases_held == lanes.statistics().total("depth") == 0
+    for rank in (A, B, C):
+        await lanes.apply(leased(rank, 4, 1.0))
+    await trio.sleep(2.0)
+    assert lanes.statistics().leases_held == 0
+    pooled = lanes.attach(POOLED)
+    lanes.set_capacity(pooled, CAPACITY)
+    lanes.occupy(pooled, prompt(CAPACITY, family=1)).close()
+    await lanes.flush()
+    assert (await lanes.read(prompt(9, family=1))).of(POOLED) == CAPACITY
     for rank in (A, B, C, POOLED):
         await lanes.drop(rank.worker_id)
     assert (await lanes.read(prompt(9))).scores() == {}
