@@ -1,17 +1,12 @@
 """Ctrl-C before every line of the lanes' code that has no protection: it tears nothing there."""
 
 import logging
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import attrs
 import pytest
 import trio
-from trio.lowlevel import currently_ki_protected
 from trio.testing import MockClock
 
 import kvlanes.nursery
@@ -19,8 +14,8 @@ from kvlanes.indexer import Applied, RadixIndex, Rank
 from kvlanes.nursery import LaneClosed, LaneSet, open_lanes
 from tests.nursery.scenes import A, B, C, confirmed, leased, prompt
 from tests.nursery.served import GatedBackend
-from tests.nursery.test_interrupted_lanes import bounded
 from tests.nursery.test_interrupts import ctrl_c as ctrl_c
+from tests.support.interrupts import Interrupter, bounded
 from tests.support.schedule import scheduled
 
 NURSERY = Path(kvlanes.nursery.__file__).parent
@@ -37,35 +32,6 @@ BACKENDS_TIME = {
 }
 
 POOLED, CAPACITY = Rank("pooled"), 4
-Line = tuple[str, str, int]
-
-
-@attrs.define(eq=False)
-class Interrupter:
-    """Notes the lines of ours that run unprotected, and raises SIGINT before one of them, once."""
-
-    before: Line | None
-    lines: dict[Line, None] = attrs.Factory(dict)
-    _outer: Any = None
-
-    def __enter__(self) -> "Interrupter":
-        self._outer = sys.gettrace()
-        sys.settrace(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._outer)
-
-    def _called(self, frame: FrameType, event: str, _: object) -> Any:
-        return self._stepped if frame.f_code.co_filename in OURS else None
-
-    def _stepped(self, frame: FrameType, event: str, _: object) -> Any:
-        line = frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno
-        if event == "line" and line not in self.lines and not currently_ki_protected():
-            self.lines[line] = None
-            if line == self.before:
-                signal.raise_signal(signal.SIGINT)
-        return self._stepped
 
 
 @pytest.fixture
@@ -155,13 +121,13 @@ def run(interrupter: Interrupter, make_index: Callable[[], Any], options: dict[s
 def test_wherever_ctrl_c_comes_the_lanes_stay_whole_and_end(
     make_index: Callable[[], Any], options: dict[str, Any]
 ) -> None:
-    run(clean := Interrupter(None), make_index, options)
+    run(clean := Interrupter(OURS), make_index, options)
     for line in clean.lines:
         ends: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
         if line[1] in BACKENDS_TIME:
             ends += (LaneClosed,)
         try:
-            run(Interrupter(line), make_index, options)
+            run(Interrupter(OURS, line), make_index, options)
         except* ends:
             pass
         except* BaseException as group:

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,24 +18,7 @@ from tests.nursery.scenes import A, B, Broken, checked_lanes, confirmed, depth, 
 from tests.nursery.served import GatedBackend, scripted
 from tests.nursery.test_interrupts import ctrl_c as ctrl_c
 from tests.nursery.test_interrupts import interrupt_at
-
-BOUND_SECONDS = 10  # of real time, and only where a test fails: whoever hangs hears no Ctrl-C
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """A program that does not end fails its test."""
-
-    def hangs(*_: object) -> None:
-        raise TimeoutError(f"the program has not ended within {BOUND_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(BOUND_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+from tests.support.interrupts import bounded
 
 
 @pytest.fixture(autouse=True)
