@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import trio
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import disable_ki_protection, enable_ki_protection
 from trio_util import AsyncValue
 
 from kvlanes.engine._fleet import Fleet
@@ -128,6 +128,12 @@ class _Running:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
+@disable_ki_protection
+async def _interruptible(source: EventSource, sink: RegisteredSink) -> None:
+    """A source may be the user's code: Ctrl-C may end it, as it may anything of theirs."""
+    await source.run(sink)
+
+
 class Feeding:
     """Runs the sources of the registered workers. Written by `align` and `close` alone.
 
@@ -188,11 +194,12 @@ class Feeding:
         self.tasks.value = len(self._alive)
         self._nursery.start_soon(self._run, running)
 
+    @enable_ki_protection
     async def _run(self, running: _Running) -> None:
         """A source that fails costs its coverage, not the engine."""
         try:
             with running.scope:
-                await running.source.run(running.sink)
+                await _interruptible(running.source, running.sink)
         except Exception as error:
             self._failed(running, error)
         except BaseExceptionGroup as group:

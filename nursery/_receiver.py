@@ -40,6 +40,7 @@ class LaneTask:
     overlap: Overlap | None = None
     notify: Callable[[], None] = lambda: None  # set by whoever carries the task to a thread
 
+    @enable_ki_protection
     def acknowledge(self, overlap: Overlap | None = None) -> None:
         """Say that the work is done, with the overlap if it was a `Read`. From any thread.
 
