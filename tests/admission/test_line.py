@@ -234,9 +234,9 @@ async def test_closing_sends_the_waiters_away(nursery: trio.Nursery) -> None:
         nursery.start_soon(wait, "a")
         nursery.start_soon(wait, "b")
         await wait_all_tasks_blocked()
-        assert not gate.closed
+        before = gate.closed
         gate.close()
-        assert gate.closed
+        assert (before, gate.closed) == (False, True)
         assert gate.statistics().waiting == 0
         await wait_all_tasks_blocked()
         assert sorted(refused) == ["a", "b"]

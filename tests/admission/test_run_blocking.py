@@ -229,8 +229,11 @@ async def test_p54_a_call_back_never_waits_for_a_thread(mock_clock: MockClock, s
     inside, goes_on = trio.Event(), ThreadGate[int]()
 
     def calls_back(permit: Permit) -> int:
+        async def ask_again() -> int:
+            return await permit.run_blocking(int)
+
         trio.from_thread.run_sync(inside.set)
-        return trio.from_thread.run(permit.run_blocking, int)
+        return trio.from_thread.run(ask_again)
 
     with gate.admit_nowait() as permit, gate.admit_nowait() as other:
         async with trio.open_nursery() as nursery:
