@@ -14,7 +14,7 @@ from kvlanes.engine._eligibility import ANY, Eligibility, Wishes
 from kvlanes.engine._errors import EngineClosed
 from kvlanes.engine._feeding import Feeding
 from kvlanes.engine._fleet import Fleet
-from kvlanes.engine._registry import LiveRank, Registry
+from kvlanes.engine._registry import Registry
 from kvlanes.engine._request import Request
 from kvlanes.engine._reservation import Reservation
 from kvlanes.engine._route import Route
@@ -22,8 +22,8 @@ from kvlanes.engine._router import Router
 from kvlanes.engine._status import EngineStatistics, Health, health, rank_statistics, shut
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.feeds import REPLAYS_AT_ONCE, Feed
-from kvlanes.indexer import Applied, Lease, Multimodal, Mutation, Prompt, Rank, Store, Tokens
-from kvlanes.nursery import CapacityLease, Ending, LaneSet
+from kvlanes.indexer import Applied, Multimodal, Mutation, Prompt, Rank, Store, Tokens
+from kvlanes.nursery import Ending, LaneSet
 
 
 class Engine:
@@ -290,28 +290,6 @@ class Engine:
             raise EngineClosed("the engine has closed")
         decision = self._router.decide(prompt, wishes)
         return Reservation(self, request, decision, self._router.book(decision))
-
-    def _place(self, live: LiveRank, prompt: Prompt) -> CapacityLease | None:
-        """Tell the index that a rank holds a prompt now; never waits.
-
-        Where the pool of the rank is modelled, the prompt takes room in it until the lease that
-        is returned ends. Elsewhere a guess is posted that ends by itself; where events confirm,
-        it only bridges the time until they arrive. The incarnation is the one that was reserved:
-        what a departed worker served changes nothing.
-        """
-        self._fleet.connected(live.member)
-        if not prompt.blocks:
-            return None
-        if live.pool_blocks is not None:
-            return self.lanes.occupy(live.incarnation, prompt)
-        ttl = self.config.predicted_ttl_seconds if live.fed else None
-        guess = Store(live.rank, None, prompt.blocks, lease=Lease(ttl))
-        self.lanes.post(guess, live.incarnation)
-        return None
-
-    def _unreachable(self, live: LiveRank) -> None:
-        """`Reservation.connect_failed`."""
-        self._fleet.connect_failed(live.member)
 
     # -- coverage
 

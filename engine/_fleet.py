@@ -16,8 +16,8 @@ from kvlanes.engine._errors import WorkerLost
 from kvlanes.engine._registry import LiveRank, Member, Registry
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.load import LoadReport
-from kvlanes.indexer import Rank
-from kvlanes.nursery import LaneSet
+from kvlanes.indexer import Lease, Prompt, Rank, Store
+from kvlanes.nursery import CapacityLease, LaneSet
 
 
 class Fleet:
@@ -118,6 +118,25 @@ class Fleet:
             if blocks != live.pool_blocks:
                 live.pool_blocks = blocks
                 self._lanes.set_capacity(live.incarnation, blocks)
+
+    @enable_ki_protection
+    def place(self, live: LiveRank, prompt: Prompt) -> CapacityLease | None:
+        """Tell the index that a rank holds a prompt now; never waits.
+
+        Where the pool of the rank is modelled, the prompt takes room in it until the lease that
+        is returned ends. Elsewhere a guess is posted that ends by itself; where events confirm,
+        it only bridges the time until they arrive. The incarnation is the one that was reserved:
+        what a departed worker served changes nothing.
+        """
+        self.connected(live.member)
+        if not prompt.blocks:
+            return None
+        if live.pool_blocks is not None:
+            return self._lanes.occupy(live.incarnation, prompt)
+        ttl = self._config.predicted_ttl_seconds if live.fed else None
+        guess = Store(live.rank, None, prompt.blocks, lease=Lease(ttl))
+        self._lanes.post(guess, live.incarnation)
+        return None
 
     def _end(self, live: LiveRank) -> None:
         self._lanes.drop_nowait(live.rank.worker_id, live.rank.dp_rank)

@@ -182,7 +182,7 @@ class Reservation:
     def _place(self) -> None:
         if not self._placed:
             self._placed = True
-            self._room = self._engine._place(self._live, self._prompt)
+            self._room = self._engine._fleet.place(self._live, self._prompt)
             if self._closed:
                 self._leave_room()
 
@@ -198,7 +198,7 @@ class Reservation:
         """
         if not self._reported:
             self._reported = True
-            self._engine._unreachable(self._live)
+            self._engine._fleet.connect_failed(self._live.member)
 
     @enable_ki_protection
     def close(self) -> None:
