@@ -256,6 +256,16 @@ async def test_a_departure_asked_for_from_inside_a_write_is_done_with_it() -> No
         assert factory.current.overlap(prompt(2)).scores() == {A: 1}
 
 
+async def test_a_rank_keeps_its_lane_over_a_reset() -> None:
+    """Whoever looked its lane up before may still queue there."""
+    async with checked_lanes(lanes=3) as lanes:
+        lanes.attach(A)
+        lanes.attach(B)
+        for _ in range(2):
+            await lanes.reset(A)
+            assert [lane.ranks for lane in lanes.statistics().lanes] == [1, 1, 0]
+
+
 def test_nothing_is_kept_of_a_worker_that_has_departed() -> None:
     seats = Seats[None]([None])
     for rank in (A, Rank("a", 1), B):
