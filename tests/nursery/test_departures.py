@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kvlanes.indexer import Applied, Rank
-from kvlanes.nursery import LaneSet, StaleIncarnation
+from kvlanes.nursery import LaneBusy, LaneSet, StaleIncarnation
 from kvlanes.nursery._incarnations import Seats
 from tests.nursery.scenes import (
     A,
@@ -237,6 +237,32 @@ async def test_what_the_index_calls_back_from_inside_a_write_finds_no_idle_lane(
         await lanes.apply(confirmed(C, 3))
         await lanes.flush()
         assert calls == [True]
+        assert lanes.overlap(prompt(3)).scores() == {B: 2}
+
+
+@pytest.mark.parametrize("write", ["drop", "expire"])
+async def test_nor_from_inside_a_departure_or_an_expiry(mock_clock: MockClock, write: str) -> None:
+    factory = Factory()
+    async with checked_lanes(factory, lanes=1) as lanes:
+        await lanes.apply(leased(A, 1, 5.0))
+        await wait_all_tasks_blocked()
+        calls: list[str] = []
+
+        def before(name: str) -> None:
+            factory.current.before = lambda _: None
+            calls.append(name)
+            with pytest.raises(LaneBusy):
+                lanes.apply_nowait(leased(B, 1))
+            lanes.post(leased(B, 2, 60.0))
+
+        factory.current.before = before
+        if write == "drop":
+            await lanes.drop("a")
+        else:
+            mock_clock.jump(5.0)
+            await wait_all_tasks_blocked()
+        await lanes.flush()
+        assert calls == [write]
         assert lanes.overlap(prompt(3)).scores() == {B: 2}
 
 
