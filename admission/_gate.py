@@ -252,6 +252,7 @@ class AdmissionGate:
         entries: tuple[Grant | Waiter, ...] = (*self._grants, *self._line)
         self._charges.check(entry.ask for entry in entries)
         assert len(self._line) <= self._line.limit
+        assert self._line.total == self._total, (self._line.total, self._total)
         assert self._line.next_served(self.free) is None, "a waiter that could be served stands"
 
     def _judge(

@@ -132,7 +132,7 @@ class Eligibility:
         for name in wishes.allowed or ():
             if name not in self._registry:
                 excluded[str(name)] = "not registered"
-        worth = {live.rank: live.worth for live in lives if live.worth != COMMON}
+        worth = {live.rank: own for live in lives if (own := live.worth) is not COMMON}
         field = Field((live.rank for live in lives), worth)
         rows = LoadRows(live.book.state for live in lives)
         return Candidates(field, rows, tuple(lives), excluded)

@@ -15,7 +15,7 @@ import trio
 from kvlanes.engine._errors import RanksAlike, UnknownWorker, WorkerExists
 from kvlanes.engine._worker import Worker
 from kvlanes.engine.load import HitRecord, LoadReports, RankBook, RunningPrompts
-from kvlanes.engine.selection import Weights, Worth
+from kvlanes.engine.selection import COMMON, Weights, Worth
 from kvlanes.indexer import BlockSizeMismatch, Rank
 from kvlanes.nursery import Ending, Incarnation
 
@@ -75,7 +75,8 @@ class LiveRank:
     @property
     def worth(self) -> Worth:
         """What sets its blocks apart in a choice."""
-        return Worth(self.member.worker.tier_weights, self.doubted)
+        tiers, doubted = self.member.worker.tier_weights, self.doubted
+        return Worth(tiers, doubted) if doubted or tiers is not None else COMMON
 
     @property
     def source(self) -> str:
