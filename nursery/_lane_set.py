@@ -70,6 +70,7 @@ class LaneSet:
         try:
             # What the rest of this class leaves to `_locate`, `_scheduling_point_due` and
             # `Lane.idle` is written out: three calls are an eighth of an acknowledged store.
+            # Not `owner.busy`: no coroutine runs inside a write, only what the index itself calls.
             seat = self._table.get(mutation.rank)
             if seat is None or seat.current is None:
                 seat, incarnation = self._locate(mutation.rank, incarnation)
